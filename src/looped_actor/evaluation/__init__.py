@@ -1,0 +1,1 @@
+"""Measuring: what a policy achieves and what it costs."""

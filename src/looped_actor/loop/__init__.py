@@ -1,0 +1,35 @@
+"""The loop: one latent, one shared step, a halting rule, and an execution. See `run_loop`."""
+
+from looped_actor.loop.distributions import Categorical, DiagonalGaussian, Distribution, UnitGaussian
+from looped_actor.loop.executions import EarlyExit, Execution, FrozenScan
+from looped_actor.loop.halting import (
+    FixedLoops,
+    HaltingRule,
+    LatentResidual,
+    PolicyKL,
+    Readout,
+    StopReason,
+)
+from looped_actor.loop.packing import Packed
+from looped_actor.loop.run import run_loop
+from looped_actor.loop.state import LoopResult, Step
+
+__all__ = [
+    "Categorical",
+    "DiagonalGaussian",
+    "Distribution",
+    "EarlyExit",
+    "Execution",
+    "FixedLoops",
+    "FrozenScan",
+    "HaltingRule",
+    "LatentResidual",
+    "LoopResult",
+    "Packed",
+    "PolicyKL",
+    "Readout",
+    "Step",
+    "StopReason",
+    "UnitGaussian",
+    "run_loop",
+]

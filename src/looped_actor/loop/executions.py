@@ -1,0 +1,242 @@
+"""How a batch of loops runs on the hardware. The results are the same; the cost is not.
+
+`FrozenScan` computes `max_loops` loops for every example: the oracle. `EarlyExit` stops as soon as
+its whole batch has. `Packed` (in `packing.py`) runs `EarlyExit` on chunks of examples of like depth.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from looped_actor.loop.halting import HaltingRule, StopReason
+from looped_actor.loop.hoisting import hoist
+from looped_actor.loop.state import (
+    LoopProblem,
+    LoopResult,
+    LoopState,
+    Pullback,
+    advance,
+    begin,
+    cotangent_like,
+    pullback,
+    select,
+    split_floats,
+)
+
+
+@runtime_checkable
+class Execution(Protocol):
+    """A way to run a batch of loops."""
+
+    def run(
+        self,
+        problem: LoopProblem,
+        z0: Float[Array, "b ..."],
+        x: PyTree,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None,
+        record: bool,
+    ) -> LoopResult:
+        """Run every example to its stop. `expected_loops` may change the cost, never the result."""
+        ...
+
+
+class _Pure(NamedTuple):
+    """A problem whose functions take what they closed over as their first argument."""
+
+    step: Callable
+    readout: Callable
+    halting: HaltingRule
+
+    def bind(self, parameters: "_Parameters") -> LoopProblem:
+        return LoopProblem(
+            step=partial(self.step, parameters.step),
+            readout=partial(self.readout, parameters.readout),
+            halting=self.halting,
+        )
+
+
+class _Parameters(NamedTuple):
+    """What the functions of a problem closed over."""
+
+    step: list[Array]
+    readout: list[Array] | None
+    """None in a cotangent: the readout decides when to stop, which is not differentiable."""
+
+
+def _purify(problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree) -> tuple[_Pure, _Parameters]:
+    step, readout = hoist(problem.step, z0, x), hoist(problem.readout, z0, x)
+    return _Pure(step.pure, readout.pure, problem.halting), _Parameters(step.values, readout.values)
+
+
+@dataclass(frozen=True)
+class FrozenScan:
+    """The oracle: a scan over `max_loops` loops in which stopped examples are frozen.
+
+    Obvious, slow and always right. Every other execution is held against it.
+    """
+
+    def run(
+        self,
+        problem: LoopProblem,
+        z0: Float[Array, "b ..."],
+        x: PyTree,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> LoopResult:
+        """See `Execution.run`."""
+        pure, parameters = _purify(problem, z0, x)
+        # Halting is not differentiable: what decides it sees the values without their gradients.
+        watched = pure.bind(jax.lax.stop_gradient(parameters))
+
+        def body(state: LoopState, _: None) -> tuple[LoopState, Array | None]:
+            after = advance(watched, *jax.lax.stop_gradient((state, x)))
+            accepted = after.loops > state.loops
+            broken = after.stop == StopReason.NON_FINITE
+            latent = _commit(pure.step, parameters.step, state.latent, x, after.latent, accepted, broken)
+            after = after._replace(latent=latent)
+            return after, jax.lax.stop_gradient(latent) if record else None
+
+        start = begin(watched, jax.lax.stop_gradient(z0), jax.lax.stop_gradient(x))
+        end, latents = jax.lax.scan(body, start._replace(latent=z0), None, length=problem.halting.max_loops)
+        executed = jnp.int32(problem.halting.max_loops * z0.shape[0])
+        return LoopResult(end.latent, end.loops, end.stop, end.divergence, executed, latents)
+
+
+def _commit_value(
+    step: Callable,
+    parameters: list[Array],
+    latent: Float[Array, "b ..."],
+    x: PyTree,
+    after: Float[Array, "b ..."],
+    accepted: Bool[Array, " b"],
+    broken: Bool[Array, " b"],
+) -> Float[Array, "b ..."]:
+    """`after`, the outcome of one loop from `latent`, with the gradient of that loop."""
+    return after
+
+
+def _commit_forward(step, parameters, latent, x, after, accepted, broken):
+    return after, (parameters, latent, x, accepted, broken)
+
+
+def _commit_backward(step, saved, cotangent):
+    parameters, latent, x, accepted, broken = saved
+    back = pullback(step, parameters, latent, x, accepted, broken, cotangent)
+    return (
+        cotangent_like(parameters, back.parameters),
+        back.latent,
+        cotangent_like(x, back.inputs),
+        None,
+        None,
+        None,
+    )
+
+
+_commit = jax.custom_vjp(_commit_value, nondiff_argnums=(0,))
+_commit.defvjp(_commit_forward, _commit_backward)
+
+
+@dataclass(frozen=True)
+class EarlyExit:
+    """Loop until every example of the batch has stopped, and no further.
+
+    The trip count is dynamic, forward and backward: a batch whose deepest example takes n loops
+    costs n loops forward and n backward, whatever the cap. Reverse-mode differentiation walks back
+    over the stored latents (a custom VJP, since JAX cannot reverse a `while_loop`); forward mode and
+    second derivatives are not offered.
+    """
+
+    def run(
+        self,
+        problem: LoopProblem,
+        z0: Float[Array, "b ..."],
+        x: PyTree,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> LoopResult:
+        """See `Execution.run`."""
+        pure, parameters = _purify(problem, z0, x)
+        result = _early_exit(pure, record, parameters, z0, x)
+        return LoopResult(result.latent, *jax.lax.stop_gradient(result[1:]))
+
+
+class _Trace(NamedTuple):
+    """A finished `EarlyExit` forward pass."""
+
+    result: LoopResult
+    trail: Float[Array, "l b ..."] | None
+    """The latent before every loop."""
+
+
+def _early_exit_value(
+    pure: _Pure,
+    record: bool,
+    parameters: _Parameters,
+    z0: Float[Array, "b ..."],
+    x: PyTree,
+) -> LoopResult:
+    return _until_all_stopped(pure.bind(parameters), z0, x, record, record).result
+
+
+def _until_all_stopped(
+    problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree, store: bool, record: bool
+) -> _Trace:
+    max_loops = problem.halting.max_loops
+
+    def body(carry: tuple) -> tuple:
+        state, trail, loop = carry
+        if store:
+            trail = jax.lax.dynamic_update_index_in_dim(trail, state.latent, loop, axis=0)
+        return advance(problem, state, x), trail, loop + 1
+
+    trail = jnp.zeros((max_loops, *z0.shape), z0.dtype) if store else None
+    start = (begin(problem, z0, x), trail, jnp.int32(0))
+    end, trail, loop = jax.lax.while_loop(lambda carry: carry[0].running.any(), body, start)
+
+    latents = None
+    if record:
+        assert trail is not None
+        after = jnp.concatenate([trail[1:], end.latent[None]])
+        computed = jnp.arange(max_loops) < loop - 1
+        latents = select(computed, after, end.latent)
+    executed = loop * z0.shape[0]
+    return _Trace(LoopResult(end.latent, end.loops, end.stop, end.divergence, executed, latents), trail)
+
+
+def _early_exit_forward(pure, record, parameters, z0, x):
+    result, trail = _until_all_stopped(pure.bind(parameters), z0, x, True, record)
+    return result, (parameters, x, trail, result.loops, result.stop)
+
+
+def _early_exit_backward(pure, record, saved, cotangents):
+    parameters, x, trail, loops, stop = saved
+    broken = stop == StopReason.NON_FINITE
+    deepest = loops.max()
+
+    def body(i: Int[Array, ""], sums: Pullback) -> Pullback:
+        loop = deepest - 1 - i
+        latent = jax.lax.dynamic_index_in_dim(trail, loop, axis=0, keepdims=False)
+        accepted = loop < loops
+        back = pullback(pure.step, parameters.step, latent, x, accepted, broken & ~accepted, sums.latent)
+        return Pullback(
+            parameters=jax.tree.map(jnp.add, sums.parameters, back.parameters),
+            latent=back.latent,
+            inputs=jax.tree.map(jnp.add, sums.inputs, back.inputs),
+        )
+
+    def zeros(tree: PyTree) -> list[Array]:
+        return [jnp.zeros_like(leaf) for leaf in split_floats(tree)[0]]
+
+    start = Pullback(zeros(parameters.step), cotangents.latent, zeros(x))
+    back = jax.lax.fori_loop(0, deepest, body, start)
+    into_step = cotangent_like(parameters.step, back.parameters)
+    return _Parameters(into_step, readout=None), back.latent, cotangent_like(x, back.inputs)
+
+
+_early_exit = jax.custom_vjp(_early_exit_value, nondiff_argnums=(0, 1))
+_early_exit.defvjp(_early_exit_forward, _early_exit_backward)

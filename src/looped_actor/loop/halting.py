@@ -1,0 +1,154 @@
+"""When a loop stops thinking: halting rules, and the reasons for which an example stops.
+
+A rule looks at two consecutive loops of each example and says how far apart they are (its
+*divergence*); an example stops at the first loop, from `min_loops` on, whose divergence is below
+the threshold, and in any case at `max_loops`. Rules are frozen objects: to think longer at test
+time, `dataclasses.replace(rule, max_loops=64)`.
+"""
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from looped_actor.loop.distributions import Distribution
+
+Readout = Callable[[Float[Array, "b ..."], PyTree], Distribution]
+
+
+class StopReason(enum.IntEnum):
+    """Why an example stopped. Results hold these as an integer array."""
+
+    RUNNING = 0
+    """Not stopped yet: never in the result of a finished loop."""
+    CONVERGED = 1
+    """The halting rule was satisfied."""
+    CAP = 2
+    """`max_loops` was reached first."""
+    NON_FINITE = 3
+    """The next loop would have been NaN or infinite; the example keeps its last finite latent."""
+
+
+@runtime_checkable
+class HaltingRule(Protocol):
+    """What the loop asks of a halting rule."""
+
+    @property
+    def min_loops(self) -> int:
+        """No example stops by convergence before this loop."""
+        ...
+
+    @property
+    def max_loops(self) -> int:
+        """Every example stops at this loop."""
+        ...
+
+    def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> PyTree:
+        """What to remember of a loop so that the next can be compared with it. Batch axis first."""
+        ...
+
+    def divergence(self, before: Any, now: Any) -> Float[Array, " b"]:
+        """How far two consecutive observations are apart. NaN stops the example as non-finite."""
+        ...
+
+    def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
+        """Which examples may stop after their `loop`-th loop (counted from 1)."""
+        ...
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """The part that all thresholded rules share."""
+
+    threshold: float = 1e-3
+    min_loops: int = 2
+    max_loops: int = 16
+
+    def __post_init__(self) -> None:
+        if not self.threshold >= 0:
+            raise ValueError(f"threshold is {self.threshold}; it must be a number of at least 0")
+        if not 1 <= self.min_loops <= self.max_loops:
+            raise ValueError(
+                f"min_loops={self.min_loops} and max_loops={self.max_loops}: "
+                "they must satisfy 1 <= min_loops <= max_loops"
+            )
+
+    def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
+        return (loop >= self.min_loops) & (divergence < self.threshold)
+
+
+@dataclass(frozen=True)
+class PolicyKL(_Bounded):
+    """Stop when the action distribution stops changing (the paper's Eq. 1).
+
+    The divergence of loop l is KL(p_{l-1} || p_l) as the paper writes it. With `reverse=True` it is
+    KL(p_l || p_{l-1}), which the authors' code computes. p_0 is read from the initial latent.
+    """
+
+    reverse: bool = False
+
+    def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Distribution:
+        """The action distribution of the loop."""
+        return readout(latent, x)
+
+    def divergence(self, before: Distribution, now: Distribution) -> Float[Array, " b"]:
+        """KL between consecutive policies."""
+        return now.kl(before) if self.reverse else before.kl(now)
+
+
+@dataclass(frozen=True)
+class LatentResidual(_Bounded):
+    """Stop when the latent stops changing: the rule of the original fixed-point reasoning model.
+
+    The divergence of loop l is |z_l - z_{l-1}| / |z_l|, over everything an example's latent holds.
+    """
+
+    def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Float[Array, "b ..."]:
+        """The latent itself."""
+        return latent
+
+    def divergence(self, before: Float[Array, "b ..."], now: Float[Array, "b ..."]) -> Float[Array, " b"]:
+        """Relative residual. A latent that stays at zero has residual zero."""
+        change, size = _norm(now - before), _norm(now)
+        return jnp.where(change == 0, 0, change / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+
+
+@dataclass(frozen=True)
+class FixedLoops:
+    """Exactly `loops` loops for every example; nothing is read out on the way."""
+
+    loops: int
+
+    def __post_init__(self) -> None:
+        if self.loops < 1:
+            raise ValueError(f"loops is {self.loops}; it must be at least 1")
+
+    @property
+    def min_loops(self) -> int:
+        """The same as the maximum."""
+        return self.loops
+
+    @property
+    def max_loops(self) -> int:
+        """The fixed number of loops."""
+        return self.loops
+
+    def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Float[Array, " b"]:
+        """Nothing is compared, so the divergence is infinite throughout."""
+        return jnp.full(latent.shape[0], jnp.inf, latent.dtype)
+
+    def divergence(self, before: Float[Array, " b"], now: Float[Array, " b"]) -> Float[Array, " b"]:
+        """Infinite: never converged."""
+        return now
+
+    def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
+        """Never: only the cap stops it."""
+        return jnp.zeros(loop.shape, bool)
+
+
+def _norm(latent: Float[Array, "b ..."]) -> Float[Array, " b"]:
+    flat = latent.reshape(latent.shape[0], -1)
+    return jnp.linalg.norm(flat, axis=-1)

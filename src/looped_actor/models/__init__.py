@@ -1,0 +1,51 @@
+"""The nets: the looped actor, its untied baselines, DRC, and the parts to build others from."""
+
+from looped_actor.models.actor import Actor, ActorCritic, ActorCriticOutput, ActorOutput, PolicyModel
+from looped_actor.models.drc import DRC, DRCConfig
+from looped_actor.models.fprm import CoreConfig, FPRMCore
+from looped_actor.models.heads import (
+    CellLogits,
+    GaussianMean,
+    GaussianMeanAndStd,
+    PolicyHead,
+    ReadoutLogits,
+    ValueHead,
+)
+from looped_actor.models.looped import LatentStart, LoopedTrunk, Trunk
+from looped_actor.models.stacks import Stack
+from looped_actor.models.tokenizers import (
+    GoalObservation,
+    PairedTokenizer,
+    PlanesTokenizer,
+    ScalarTokenizer,
+    Tokenizer,
+    Tokens,
+)
+
+__all__ = [
+    "DRC",
+    "Actor",
+    "ActorCritic",
+    "ActorCriticOutput",
+    "ActorOutput",
+    "CellLogits",
+    "CoreConfig",
+    "DRCConfig",
+    "FPRMCore",
+    "GaussianMean",
+    "GaussianMeanAndStd",
+    "GoalObservation",
+    "LatentStart",
+    "LoopedTrunk",
+    "PairedTokenizer",
+    "PlanesTokenizer",
+    "PolicyHead",
+    "PolicyModel",
+    "ReadoutLogits",
+    "ScalarTokenizer",
+    "Stack",
+    "Tokenizer",
+    "Tokens",
+    "Trunk",
+    "ValueHead",
+]

@@ -1,0 +1,120 @@
+"""Policies put together: a tokenizer, a trunk, and heads."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult
+from looped_actor.models.heads import PolicyHead, ValueHead
+from looped_actor.models.looped import Trunk
+from looped_actor.models.tokenizers import Tokenizer
+
+
+class ActorOutput(NamedTuple):
+    """A batch of decisions."""
+
+    distribution: Distribution
+    """The policy, read at the loop at which each example stopped."""
+    loop: LoopResult
+    """How it got there."""
+
+
+class ActorCriticOutput(NamedTuple):
+    """A batch of decisions and values."""
+
+    distribution: Distribution
+    value: Float[Array, " b"]
+    """The value, read from the same latent as the policy."""
+    loop: LoopResult
+
+
+@runtime_checkable
+class PolicyModel(Protocol):
+    """Every arm: looped, stacks and DRC alike."""
+
+    def __call__(
+        self,
+        observation: Any,
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> ActorOutput | ActorCriticOutput:
+        """Decide for a batch of observations."""
+        ...
+
+    def flops(self, observation: Any, loops: float) -> float:
+        """Floating-point operations of one decision at so many loops."""
+        ...
+
+
+class _Thinker(nnx.Module):
+    """Tokenizer, trunk and policy head: what actor and actor-critic share."""
+
+    def __init__(self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead):
+        _check_widths(tokenizer=tokenizer, trunk=trunk, policy=policy)
+        self.tokenizer, self.trunk, self.policy = tokenizer, trunk, policy
+
+    def think(
+        self,
+        observation: Any,
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> LoopResult:
+        """From observations to latents. The options are those of `run_loop`."""
+        return self.trunk(
+            self.tokenizer(observation),
+            self.policy,
+            halting=halting,
+            execution=execution,
+            expected_loops=expected_loops,
+            record=record,
+        )
+
+    def flops(self, observation: Any, loops: float) -> float:
+        """Floating-point operations of one decision at so many loops."""
+        tokens = jax.eval_shape(lambda o: self.tokenizer(o).embedding, observation).shape[1]
+        readout = self.policy.flops(tokens)
+        return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout
+
+
+class Actor(_Thinker):
+    """A policy: with a `LoopedTrunk`, the looped actor; with a `Stack`, one of its baselines.
+
+    The head that acts is the head that halts: the trunk compares what `policy` reads from its loops.
+    """
+
+    def __call__(self, observation: Any, **options: Any) -> ActorOutput:
+        """Decide for a batch of observations. The options are those of `think`."""
+        loop = self.think(observation, **options)
+        return ActorOutput(self.policy(loop.latent), loop)
+
+
+class ActorCritic(_Thinker):
+    """A policy and a value that share the trunk, both decoded at the halting loop."""
+
+    def __init__(self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead, value: ValueHead):
+        super().__init__(tokenizer, trunk, policy)
+        _check_widths(trunk=trunk, value=value)
+        self.value = value
+
+    def __call__(self, observation: Any, **options: Any) -> ActorCriticOutput:
+        """Decide for and judge a batch of observations. The options are those of `think`."""
+        loop = self.think(observation, **options)
+        return ActorCriticOutput(self.policy(loop.latent), self.value(loop.latent), loop)
+
+    def flops(self, observation: Any, loops: float) -> float:
+        """Floating-point operations of one decision and its value at so many loops."""
+        return super().flops(observation, loops) + self.value.flops(1)
+
+
+def _check_widths(**parts: Any) -> None:
+    widths = {name: part.width for name, part in parts.items()}
+    if len(set(widths.values())) > 1:
+        raise ValueError(f"the parts of an actor must share one width, but have {widths}")

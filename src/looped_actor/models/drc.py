@@ -1,0 +1,135 @@
+"""DRC(D, N): deep repeated ConvLSTM (Guez et al. 2019), without memory, as the paper compares with it.
+
+D ConvLSTM layers are run N times on one observation, from a zero state each time, so like the looped
+actor it decides from the present board alone. Its last layer flattens the board: unlike the looped
+actor's, its parameters fit one board size.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from looped_actor.loop import Categorical, Execution, HaltingRule, LoopResult, StopReason
+from looped_actor.models.actor import ActorCriticOutput
+from looped_actor.models.layers import Grid, fan_in_init
+
+
+@dataclass(frozen=True)
+class DRCConfig:
+    """The shape of a DRC. The defaults are DRC(3, 3)."""
+
+    channels: int = 32
+    """Channels of the encoder and of every ConvLSTM layer."""
+    depth: int = 3
+    """D, the ConvLSTM layers."""
+    ticks: int = 3
+    """N, how often they are run on an observation."""
+    hidden: int = 256
+    """Width of the dense layer before the heads."""
+    encoder_kernel: int = 4
+    """Kernel size of the two encoder convolutions."""
+
+    def __post_init__(self) -> None:
+        for name, value in self.__dict__.items():
+            if value < 1:
+                raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+class ConvLSTM(nnx.Module):
+    """One layer: it sees the encoding, the layer below, itself, a summary of itself, and the border."""
+
+    def __init__(self, channels: int, *, rngs: nnx.Rngs):
+        self.channels = channels
+        self.gates = _convolution(4 * channels + 1, 4 * channels, 3, rngs)
+        # Pool-and-inject: what one corner knows reaches the others within a tick.
+        self.pool_mean = nnx.Param(jnp.ones(channels))
+        self.pool_max = nnx.Param(jnp.ones(channels))
+
+    def __call__(
+        self,
+        encoding: Float[Array, "b r c k"],
+        below: Float[Array, "b r c k"],
+        hidden: Float[Array, "b r c k"],
+        cell: Float[Array, "b r c k"],
+    ) -> tuple[Float[Array, "b r c k"], Float[Array, "b r c k"]]:
+        """The new hidden and cell state."""
+        mean = hidden.mean(axis=(1, 2), keepdims=True) * self.pool_mean[...]
+        largest = hidden.max(axis=(1, 2), keepdims=True) * self.pool_max[...]
+        pooled = jnp.broadcast_to(mean + largest, hidden.shape)
+        border = jnp.ones_like(hidden[..., :1]).at[:, 1:-1, 1:-1].set(0)
+        seen = jnp.concatenate([encoding, below, hidden, pooled, border], axis=-1)
+        update, forget, output, candidate = jnp.split(self.gates(seen), 4, axis=-1)
+        cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(update) * jnp.tanh(candidate)
+        return jax.nn.sigmoid(output) * jnp.tanh(cell), cell
+
+
+class DRC(nnx.Module):
+    """DRC(D, N) with a policy over `actions` and a value, for boards of one size."""
+
+    def __init__(self, config: DRCConfig, planes: int, grid: Grid, actions: int, *, rngs: nnx.Rngs):
+        self.config, self.grid, self.planes = config, grid, planes
+        channels, size = config.channels, config.encoder_kernel
+        self.encoder = nnx.List(
+            [_convolution(planes, channels, size, rngs), _convolution(channels, channels, size, rngs)]
+        )
+        self.layers = nnx.List(ConvLSTM(channels, rngs=rngs) for _ in range(config.depth))
+        flat = grid[0] * grid[1] * channels
+        self.dense = nnx.Linear(flat, config.hidden, kernel_init=fan_in_init, rngs=rngs)
+        self.policy = nnx.Linear(config.hidden, actions, kernel_init=fan_in_init, rngs=rngs)
+        self.value = nnx.Linear(config.hidden, 1, kernel_init=fan_in_init, rngs=rngs)
+
+    def __call__(
+        self,
+        observation: Float[Array, "b r c p"],
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> ActorCriticOutput:
+        """Decide for a batch of boards. A tick counts as a loop; nothing halts."""
+        if observation.shape[1:] != (*self.grid, self.planes):
+            raise ValueError(
+                f"boards of shape {observation.shape[1:]} (rows, columns, planes); "
+                f"this DRC was made for {(*self.grid, self.planes)}: its dense layer fits one board size"
+            )
+        encoding = observation
+        for convolution in self.encoder:
+            encoding = convolution(encoding)
+        batch = observation.shape[0]
+        hidden = [jnp.zeros_like(encoding) for _ in self.layers]
+        cell = [jnp.zeros_like(encoding) for _ in self.layers]
+        tops = []
+        for _ in range(self.config.ticks):
+            below = hidden[-1]
+            for d, layer in enumerate(self.layers):
+                hidden[d], cell[d] = layer(encoding, below, hidden[d], cell[d])
+                below = hidden[d]
+            tops.append(hidden[-1].reshape(batch, -1, self.config.channels))
+        features = jax.nn.relu(self.dense((hidden[-1] + encoding).reshape(batch, -1)))
+        loop = LoopResult(
+            latent=tops[-1],
+            loops=jnp.full(batch, self.config.ticks, jnp.int32),
+            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
+            divergence=jnp.full(batch, jnp.inf, encoding.dtype),
+            executed=jnp.int32(self.config.ticks * batch),
+            latents=jax.lax.stop_gradient(jnp.stack(tops)) if record else None,
+        )
+        return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
+
+    def flops(self, observation: Any, loops: float) -> float:
+        """Floating-point operations of one decision; the ticks are fixed, so `loops` is not used."""
+        cells = self.grid[0] * self.grid[1]
+        convolutions = sum(c.kernel[...].size for c in self.encoder) + self.config.ticks * sum(
+            layer.gates.kernel[...].size for layer in self.layers
+        )
+        dense = sum(m.kernel[...].size for m in (self.dense, self.policy, self.value))
+        return 2 * (cells * convolutions + dense)
+
+
+def _convolution(inputs: int, outputs: int, size: int, rngs: nnx.Rngs) -> nnx.Conv:
+    return nnx.Conv(inputs, outputs, (size, size), padding="SAME", kernel_init=fan_in_init, rngs=rngs)

@@ -1,0 +1,92 @@
+"""The looped trunk: one core, applied to a latent until the policy that is read from it settles."""
+
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, PolicyKL, run_loop
+from looped_actor.models.fprm import CoreConfig, FPRMCore
+from looped_actor.models.tokenizers import Tokens
+
+
+@runtime_checkable
+class Trunk(Protocol):
+    """From tokens to a latent. What does not loop ignores what only a loop needs."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        ...
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        readout: Callable[[Float[Array, "b t d"]], Distribution],
+        *,
+        halting: HaltingRule | None,
+        execution: Execution | None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None,
+        record: bool,
+    ) -> LoopResult:
+        """Think about each example."""
+        ...
+
+    def flops(self, tokens: int, loops: float, readout: int) -> float:
+        """Floating-point operations for one example at so many loops, one readout costing `readout`."""
+        ...
+
+
+class LatentStart(nnx.Variable):
+    """The latent before the first loop: fixed, never trained, saved with the policy."""
+
+
+def latent_start(width: int, rngs: nnx.Rngs) -> LatentStart:
+    """One random vector for all tokens of all examples: truncated normal, standard deviation 6."""
+    # variance_scaling corrects for what the truncation takes from the deviation; fan_in is 1.
+    draw = nnx.initializers.variance_scaling(36.0, "fan_in", "truncated_normal")
+    return LatentStart(draw(rngs.params(), (1, width))[0])
+
+
+def start_like(start: LatentStart, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
+    """The initial latent of a batch, without gradient."""
+    return jnp.broadcast_to(jax.lax.stop_gradient(start[...]).astype(x.dtype), x.shape)
+
+
+class LoopedTrunk(nnx.Module):
+    """One core, looped. `halting` is the rule it was trained with; a call may bring another."""
+
+    def __init__(self, config: CoreConfig, halting: HaltingRule | None = None, *, rngs: nnx.Rngs):
+        self.width = config.width
+        self.halting = PolicyKL() if halting is None else halting
+        self.core = FPRMCore(config, rngs=rngs)
+        self.start = latent_start(config.width, rngs)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        readout: Callable[[Float[Array, "b t d"]], Distribution],
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> LoopResult:
+        """Loop each example until the policy that `readout` gives settles."""
+        return run_loop(
+            lambda z, x: self.core(z, x, tokens.grid),
+            lambda z, x: readout(z),
+            start_like(self.start, tokens.embedding),
+            tokens.embedding,
+            halting=self.halting if halting is None else halting,
+            execution=execution,
+            expected_loops=expected_loops,
+            record=record,
+        )
+
+    def flops(self, tokens: int, loops: float, readout: int) -> float:
+        """The core in every loop, and the readout before the first and after each."""
+        return loops * self.core.flops(tokens) + (loops + 1) * readout

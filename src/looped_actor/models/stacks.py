@@ -1,0 +1,69 @@
+"""The untied baselines: the same core, copied instead of looped.
+
+Iso-Params is a stack of one (the parameters of the looped trunk, one pass); Iso-FLOPs is a stack of
+as many cores as the looped trunk may loop (its computation, that many times its parameters).
+"""
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Int
+
+from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, StopReason
+from looped_actor.models.fprm import CoreConfig, FPRMCore
+from looped_actor.models.looped import latent_start, start_like
+from looped_actor.models.tokenizers import Tokens
+
+
+class Stack(nnx.Module):
+    """`copies` cores with parameters of their own, applied once each, one after the other."""
+
+    def __init__(self, config: CoreConfig, copies: int, *, rngs: nnx.Rngs):
+        if copies < 1:
+            raise ValueError(f"copies is {copies}; it must be at least 1")
+        self.width, self.copies = config.width, copies
+
+        @nnx.split_rngs(splits=copies)
+        @nnx.vmap
+        def make(rngs: nnx.Rngs) -> FPRMCore:
+            return FPRMCore(config, rngs=rngs)
+
+        self.cores = make(rngs)
+        self.start = latent_start(config.width, rngs)
+
+    def __call__(
+        self,
+        tokens: Tokens,
+        readout: Callable[[Float[Array, "b t d"]], Distribution],
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> LoopResult:
+        """Pass each example through all cores; nothing halts. A core counts as a loop."""
+        x = tokens.embedding
+        definition, parameters = nnx.split(self.cores)
+
+        # Like the loop, the backward pass computes a core again rather than store its inside.
+        @jax.checkpoint
+        def body(z: Array, parameters: nnx.State) -> tuple[Array, Array | None]:
+            z = nnx.merge(definition, parameters)(z, x, tokens.grid)
+            return z, jax.lax.stop_gradient(z) if record else None
+
+        latent, latents = jax.lax.scan(body, start_like(self.start, x), parameters)
+        batch = x.shape[0]
+        return LoopResult(
+            latent=latent,
+            loops=jnp.full(batch, self.copies, jnp.int32),
+            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
+            divergence=jnp.full(batch, jnp.inf, x.dtype),
+            executed=jnp.int32(self.copies * batch),
+            latents=latents,
+        )
+
+    def flops(self, tokens: int, loops: float, readout: int) -> float:
+        """Every core once, whatever the loops."""
+        return self.copies * self.cores.flops(tokens)

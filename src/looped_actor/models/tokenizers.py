@@ -1,0 +1,152 @@
+"""From observations to tokens. Token 0 of every example is a learned readout token.
+
+No parameter of `PlanesTokenizer` depends on the size of the board, so one policy plays them all.
+"""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from looped_actor.models.layers import Grid, fan_in_init
+
+
+class Tokens(NamedTuple):
+    """What a tokenizer makes of a batch of observations."""
+
+    embedding: Float[Array, "b t d"]
+    grid: Grid | None
+    """The board's shape, where tokens 1 .. are its cells, row by row."""
+
+
+class GoalObservation(NamedTuple):
+    """A state and the goal to be reached from it."""
+
+    state: Float[Array, "b n"]
+    goal: Float[Array, "b n"]
+
+
+@runtime_checkable
+class Tokenizer(Protocol):
+    """Observations to tokens. Bring your own by giving it a width and a call."""
+
+    @property
+    def width(self) -> int:
+        """Channels of a token."""
+        ...
+
+    def __call__(self, observation: Any) -> Tokens:
+        """Embed a batch of observations."""
+        ...
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for one example of so many tokens."""
+        ...
+
+
+GEOMETRY_FEATURES = 6
+
+
+def cell_geometry(grid: Grid) -> Float[Array, "r c 6"]:
+    """Where a cell is: row and column in [-1, 1], and whether it touches each of the four borders."""
+    rows, columns = grid
+    row, column = jnp.meshgrid(jnp.arange(rows), jnp.arange(columns), indexing="ij")
+
+    def centred(index: Array, count: int) -> Array:
+        return 2 * index / max(count - 1, 1) - 1 if count > 1 else jnp.zeros(index.shape)
+
+    features = [
+        centred(row, rows),
+        centred(column, columns),
+        row == 0,
+        row == rows - 1,
+        column == 0,
+        column == columns - 1,
+    ]
+    return jnp.stack([jnp.asarray(f, jnp.float32) for f in features], axis=-1)
+
+
+def _embedding(shape: tuple[int, ...], rngs: nnx.Rngs) -> nnx.Param:
+    # Entries of size 1 / sqrt(width), so that an embedding has norm one.
+    return nnx.Param(nnx.initializers.truncated_normal(shape[-1] ** -0.5)(rngs.params(), shape))
+
+
+class _LinearTokenizer(nnx.Module):
+    """A shared linear encoder for all tokens but the readout: the part that all tokenizers share."""
+
+    def __init__(self, features: int, width: int, *, rngs: nnx.Rngs):
+        self.width = width
+        self.encoder = nnx.Linear(features, width, kernel_init=fan_in_init, rngs=rngs)
+        self.readout = _embedding((width,), rngs)
+
+    def with_readout(self, tokens: Float[Array, "b t d"]) -> Float[Array, "b t+1 d"]:
+        first = jnp.broadcast_to(self.readout[...].astype(tokens.dtype), (tokens.shape[0], 1, self.width))
+        return jnp.concatenate([first, tokens], axis=1)
+
+    def flops(self, tokens: int) -> int:
+        """Floating-point operations for one example of so many tokens."""
+        return 2 * (tokens - 1) * self.encoder.in_features * self.width
+
+
+class PlanesTokenizer(_LinearTokenizer):
+    """A board of feature planes: one token per cell, from its planes and its geometry."""
+
+    def __init__(self, planes: int, width: int, *, rngs: nnx.Rngs):
+        super().__init__(planes + GEOMETRY_FEATURES, width, rngs=rngs)
+        self.planes = planes
+
+    def __call__(self, observation: Float[Array, "b r c p"]) -> Tokens:
+        """`[b, rows, columns, planes]` to `1 + rows x columns` tokens."""
+        batch, rows, columns, planes = observation.shape
+        if planes != self.planes:
+            raise ValueError(
+                f"the observation has {planes} planes; this tokenizer was made for {self.planes}"
+            )
+        geometry = cell_geometry((rows, columns)).astype(observation.dtype)
+        geometry = jnp.broadcast_to(geometry, (batch, *geometry.shape))
+        cells = self.encoder(jnp.concatenate([observation, geometry], axis=-1))
+        tokens = cells.reshape(batch, rows * columns, self.width)
+        return Tokens(self.with_readout(tokens), (rows, columns))
+
+
+class ScalarTokenizer(_LinearTokenizer):
+    """State and goal vectors: one token per scalar, the goal's after the state's.
+
+    A token is its scalar through a shared encoder, plus the embedding of its dimension, plus one
+    that tells state from goal.
+    """
+
+    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
+        super().__init__(1, width, rngs=rngs)
+        self.size = size
+        self.position = _embedding((size, width), rngs)
+        self.role = _embedding((2, width), rngs)
+
+    def __call__(self, observation: GoalObservation) -> Tokens:
+        """`[b, n]` state and goal to `1 + 2n` tokens."""
+        values = _state_and_goal(observation, self.size)
+        tokens = self.encoder(values[..., None]) + self.position[...] + self.role[...][:, None]
+        flat = tokens.reshape(tokens.shape[0], 2 * self.size, self.width)
+        return Tokens(self.with_readout(flat), None)
+
+
+class PairedTokenizer(_LinearTokenizer):
+    """State and goal vectors: one token per dimension, from the pair (state_i, goal_i)."""
+
+    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
+        super().__init__(2, width, rngs=rngs)
+        self.size = size
+        self.position = _embedding((size, width), rngs)
+
+    def __call__(self, observation: GoalObservation) -> Tokens:
+        """`[b, n]` state and goal to `1 + n` tokens."""
+        pairs = jnp.moveaxis(_state_and_goal(observation, self.size), 1, 2)
+        return Tokens(self.with_readout(self.encoder(pairs) + self.position[...]), None)
+
+
+def _state_and_goal(observation: GoalObservation, size: int) -> Float[Array, "b 2 n"]:
+    for name, value in observation._asdict().items():
+        if value.shape[-1] != size:
+            raise ValueError(f"the {name} has {value.shape[-1]} scalars; this tokenizer was made for {size}")
+    return jnp.stack(observation, axis=1)

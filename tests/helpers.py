@@ -1,0 +1,18 @@
+"""What several tests need."""
+
+import jax
+import numpy as np
+from flax import nnx
+
+
+def relative(actual, expected) -> float:
+    """The largest error, relative to the largest value."""
+    actual, expected = np.asarray(actual), np.asarray(expected)
+    error = np.abs(actual - expected).max(initial=0.0)
+    return float(error / max(np.abs(expected).max(initial=0.0), np.finfo(expected.dtype).tiny))
+
+
+def cast(module, dtype):
+    """The module with its floating-point variables in another precision."""
+    definition, state = nnx.split(module)
+    return nnx.merge(definition, jax.tree.map(lambda a: a.astype(dtype), state))
