@@ -7,20 +7,26 @@ import sys
 import pytest
 from jaxtyping import install_import_hook
 
+# Tests compile far more than they compute. Timings (`looped-actor bench`) run without this.
+os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 install_import_hook("looped_actor", "shape_checker.check")
 
 import jax  # noqa: E402
-from hypothesis import HealthCheck, settings  # noqa: E402
+from hypothesis import HealthCheck, Phase, settings  # noqa: E402
 
-# Compilation dominates: a slow first example is no sign of trouble.
-settings.register_profile(
-    "default",
-    deadline=None,
-    suppress_health_check=[HealthCheck.too_slow],
-    derandomize=bool(os.environ.get("CI")),
-)
-settings.load_profile("default")
+# Compilation dominates: a slow first example is no sign of trouble, and examples are few.
+# HYPOTHESIS_PROFILE=thorough tries many more than CI has time for.
+relaxed = {
+    "deadline": None,
+    "report_multiple_bugs": False,
+    "suppress_health_check": [HealthCheck.too_slow],
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would compile for an hour
+}
+settings.register_profile("quick", max_examples=8, derandomize=bool(os.environ.get("CI")), **relaxed)
+settings.register_profile("thorough", max_examples=100, **relaxed)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 
 SHARED = pathlib.Path(__file__).parents[2] / "shared"
 

@@ -107,7 +107,7 @@ class DiagonalGaussian(NamedTuple):
         """KL(self || other)."""
         log_ratio = self.log_std - other.log_std
         scaled = (self.mean - other.mean) * jnp.exp(-other.log_std)
-        return 0.5 * jnp.sum(jnp.exp(2 * log_ratio) + scaled**2 - 1 - 2 * log_ratio, axis=-1)
+        return 0.5 * jnp.sum(jnp.expm1(2 * log_ratio) - 2 * log_ratio + scaled**2, axis=-1)
 
 
 class UnitGaussian(NamedTuple):
