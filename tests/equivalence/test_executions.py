@@ -2,16 +2,17 @@
 
 import dataclasses
 import functools
+import itertools
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from helpers import cast, relative
 from hypothesis import given
 from hypothesis import strategies as st
 
+from helpers import cast, relative
 from looped_actor.loop import (
     Categorical,
     DiagonalGaussian,
@@ -112,7 +113,7 @@ def divergences_of(family, rule, dtype):
         assert latents is not None
         latents = jnp.concatenate([jnp.broadcast_to(case_state["z0"], x.shape)[None], latents])
         seen = [rule.observe(z, x, lambda z, x: read(case, case_state, z)) for z in latents]
-        return jnp.stack([rule.divergence(a, b) for a, b in zip(seen, seen[1:], strict=False)])
+        return jnp.stack([rule.divergence(a, b) for a, b in itertools.pairwise(seen)])
 
     return jax.jit(divergences)
 
@@ -202,7 +203,8 @@ def test_gradients_are_those_of_the_executed_loops(x64, execution):
         assert relative(ours, theirs) < 1e-10
 
     def loss(arguments):
-        out = run(case, *arguments, None, halting=halting, execution=execution)
+        weights, x = arguments
+        out = run(case, weights, x, None, halting=halting, execution=execution)
         return jnp.sum(out.latent * case["cotangent"]), out.loops
 
     loss = jax.jit(loss)

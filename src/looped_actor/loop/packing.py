@@ -1,12 +1,12 @@
 """`Packed`: turn halting into time when learning, by looping examples of like depth together."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, PyTree
 
-from looped_actor.loop.executions import EarlyExit
+from looped_actor.loop.executions import EarlyExit, Execution
 from looped_actor.loop.state import LoopProblem, LoopResult
 
 
@@ -20,10 +20,11 @@ class Packed:
     Without one, the examples are taken as they come.
 
     `chunk` is the largest number of examples looped together. On CPU 8 to 16 is best, because a
-    chunk then stays in cache; an accelerator wants enough to be busy.
+    chunk then stays in cache; an accelerator wants enough to be busy. `inner` runs a chunk.
     """
 
     chunk: int = 8
+    inner: Execution = field(default_factory=EarlyExit)
 
     def __post_init__(self) -> None:
         if self.chunk < 1:
@@ -49,7 +50,7 @@ class Packed:
             return leaf[filled].reshape(chunks, size, *leaf.shape[1:])
 
         results = jax.lax.map(
-            lambda chunk: EarlyExit().run(problem, *chunk, record=record),
+            lambda chunk: self.inner.run(problem, *chunk, expected_loops=None, record=record),
             jax.tree.map(pack, (z0, x)),
         )
         place = jnp.argsort(order)

@@ -79,7 +79,10 @@ class _Thinker(nnx.Module):
 
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision at so many loops."""
-        tokens = jax.eval_shape(lambda o: self.tokenizer(o).embedding, observation).shape[1]
+        definition, state = nnx.split(self.tokenizer)  # the parameters may be shapes only
+        tokens = jax.eval_shape(
+            lambda state, o: nnx.merge(definition, state)(o).embedding, state, observation
+        ).shape[1]
         readout = self.policy.flops(tokens)
         return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout
 

@@ -6,7 +6,7 @@ actor's, its parameters fit one board size.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -39,6 +39,13 @@ class DRCConfig:
                 raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
+class LSTMState(NamedTuple):
+    """What a layer carries from tick to tick."""
+
+    hidden: Float[Array, "b r c k"]
+    cell: Float[Array, "b r c k"]
+
+
 class ConvLSTM(nnx.Module):
     """One layer: it sees the encoding, the layer below, itself, a summary of itself, and the border."""
 
@@ -53,10 +60,10 @@ class ConvLSTM(nnx.Module):
         self,
         encoding: Float[Array, "b r c k"],
         below: Float[Array, "b r c k"],
-        hidden: Float[Array, "b r c k"],
-        cell: Float[Array, "b r c k"],
-    ) -> tuple[Float[Array, "b r c k"], Float[Array, "b r c k"]]:
-        """The new hidden and cell state."""
+        state: LSTMState,
+    ) -> LSTMState:
+        """One tick."""
+        hidden, cell = state
         mean = hidden.mean(axis=(1, 2), keepdims=True) * self.pool_mean[...]
         largest = hidden.max(axis=(1, 2), keepdims=True) * self.pool_max[...]
         pooled = jnp.broadcast_to(mean + largest, hidden.shape)
@@ -64,7 +71,7 @@ class ConvLSTM(nnx.Module):
         seen = jnp.concatenate([encoding, below, hidden, pooled, border], axis=-1)
         update, forget, output, candidate = jnp.split(self.gates(seen), 4, axis=-1)
         cell = jax.nn.sigmoid(forget) * cell + jax.nn.sigmoid(update) * jnp.tanh(candidate)
-        return jax.nn.sigmoid(output) * jnp.tanh(cell), cell
+        return LSTMState(jax.nn.sigmoid(output) * jnp.tanh(cell), cell)
 
 
 class DRC(nnx.Module):
@@ -100,34 +107,35 @@ class DRC(nnx.Module):
         encoding = observation
         for convolution in self.encoder:
             encoding = convolution(encoding)
+
+        def tick(states: list[LSTMState], _: None) -> tuple[list[LSTMState], Float[Array, "b r c k"]]:
+            below, after = states[-1].hidden, []
+            for layer, state in zip(self.layers, states, strict=True):
+                after.append(layer(encoding, below, state))
+                below = after[-1].hidden
+            return after, below
+
+        nothing = LSTMState(jnp.zeros_like(encoding), jnp.zeros_like(encoding))
+        _, tops = jax.lax.scan(tick, [nothing] * self.config.depth, None, length=self.config.ticks)
         batch = observation.shape[0]
-        hidden = [jnp.zeros_like(encoding) for _ in self.layers]
-        cell = [jnp.zeros_like(encoding) for _ in self.layers]
-        tops = []
-        for _ in range(self.config.ticks):
-            below = hidden[-1]
-            for d, layer in enumerate(self.layers):
-                hidden[d], cell[d] = layer(encoding, below, hidden[d], cell[d])
-                below = hidden[d]
-            tops.append(hidden[-1].reshape(batch, -1, self.config.channels))
-        features = jax.nn.relu(self.dense((hidden[-1] + encoding).reshape(batch, -1)))
+        features = jax.nn.relu(self.dense((tops[-1] + encoding).reshape(batch, -1)))
+        latents = tops.reshape(self.config.ticks, batch, -1, self.config.channels)
         loop = LoopResult(
-            latent=tops[-1],
+            latent=latents[-1],
             loops=jnp.full(batch, self.config.ticks, jnp.int32),
             stop=jnp.full(batch, StopReason.CAP, jnp.int32),
             divergence=jnp.full(batch, jnp.inf, encoding.dtype),
             executed=jnp.int32(self.config.ticks * batch),
-            latents=jax.lax.stop_gradient(jnp.stack(tops)) if record else None,
+            latents=jax.lax.stop_gradient(latents) if record else None,
         )
         return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
 
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision; the ticks are fixed, so `loops` is not used."""
         cells = self.grid[0] * self.grid[1]
-        convolutions = sum(c.kernel[...].size for c in self.encoder) + self.config.ticks * sum(
-            layer.gates.kernel[...].size for layer in self.layers
-        )
-        dense = sum(m.kernel[...].size for m in (self.dense, self.policy, self.value))
+        convolutions = sum(c.kernel.size for c in self.encoder)
+        convolutions += self.config.ticks * sum(layer.gates.kernel.size for layer in self.layers)
+        dense = sum(m.kernel.size for m in (self.dense, self.policy, self.value))
         return 2 * (cells * convolutions + dense)
 
 

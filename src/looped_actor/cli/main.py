@@ -1,0 +1,27 @@
+"""`looped-actor`: the command line."""
+
+import sys
+
+import tyro
+
+from looped_actor.cli.bench import app as bench
+from looped_actor.cli.models import models
+
+app = tyro.extras.SubcommandApp()
+app.command(models)
+app.command(bench, name="bench", help="Time what halting saves.")
+
+
+def main() -> None:
+    """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
+    try:
+        app.cli(
+            prog="looped-actor",
+            description="Policies that think in loops.",
+            config=(tyro.conf.FlagCreatePairsOff,),
+        )
+    except ValueError as mistake:
+        print(f"looped-actor: {mistake}", file=sys.stderr)
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        raise SystemExit(130) from None

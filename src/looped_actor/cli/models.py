@@ -1,0 +1,76 @@
+"""`looped-actor models`: what the arms of a task cost."""
+
+import json
+from typing import Annotated, Literal
+
+import tyro
+
+TaskName = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
+
+
+def models(
+    task: Annotated[TaskName, tyro.conf.Positional] = "boxoban",
+    *,
+    batch: int = 1024,
+    mean_loops: float | None = None,
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+) -> None:
+    """Show every arm of a task: parameters, FLOPs per decision, memory of an update.
+
+    Example: looped-actor models boxoban --batch 256
+
+    Args:
+      task: The environment, with its boards and vectors at the paper's sizes.
+      batch: Minibatch for which the memory of an update is planned (on this machine's backend).
+      mean_loops: Mean loops of the looped arm. Default: the paper's figure, where it reports one.
+      as_json: Print one JSON object instead of a table.
+    """
+    from flax import nnx
+    from rich.console import Console
+    from rich.table import Table
+
+    from looped_actor.evaluation.compute import count_parameters, update_memory
+    from looped_actor.experiments.arms import arms_for, paper_core
+    from looped_actor.experiments.tasks import TASKS
+    from looped_actor.loop import Packed
+
+    if batch < 1:
+        raise ValueError(f"--batch is {batch}; it must be at least 1")
+    chosen = TASKS[task]
+    mean = chosen.reported_mean_loops if mean_loops is None else mean_loops
+    core = paper_core(chosen)
+    progress = Console(stderr=True)
+    rows = {}
+    for name, arm in arms_for(chosen).items():
+        with progress.status(f"planning an update of {name}"):
+            model = nnx.eval_shape(lambda arm=arm: arm.build(chosen, core, nnx.Rngs(0)))
+            one, all_loops = chosen.observation(1), arm.max_loops
+            rows[name] = {
+                "parameters": count_parameters(model),
+                "max_loops": all_loops,
+                "flops_at_1": model.flops(one, 1) if arm.adaptive else None,
+                "flops_at_mean": model.flops(one, mean) if arm.adaptive and mean else None,
+                "flops_at_max": model.flops(one, all_loops),
+                "update_bytes": update_memory(model, chosen.observation(batch), Packed()).activations,
+            }
+    if as_json:
+        print(json.dumps({"task": task, "batch": batch, "mean_loops": mean, "arms": rows}))
+        return
+
+    mean_title = f"at {mean:g}" if mean else "at mean"
+    table = Table(
+        title=f"{task}: the paper's arms", caption="MFLOPs per decision; memory beyond parameters and data"
+    )
+    table.add_column("arm", no_wrap=True)
+    for title in ("parameters", "loops", "at 1", mean_title, "at most", f"update of {batch}"):
+        table.add_column(title, justify="right")
+    for name, row in rows.items():
+        flops = [row[f"flops_at_{at}"] for at in ("1", "mean", "max")]
+        table.add_row(
+            name,
+            f"{row['parameters']:,}",
+            str(row["max_loops"]),
+            *("-" if f is None else f"{f / 1e6:,.0f}" for f in flops),
+            f"{row['update_bytes'] / 2**30:.2f} GiB",
+        )
+    Console().print(table)

@@ -1,0 +1,128 @@
+"""The arms of the paper's comparison: what is built for a task, and how it thinks."""
+
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from flax import nnx
+
+from looped_actor.experiments.tasks import PuzzleTask, Task
+from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
+from looped_actor.models import (
+    DRC,
+    Actor,
+    ActorCritic,
+    CoreConfig,
+    DRCConfig,
+    LoopedTrunk,
+    PolicyModel,
+    Stack,
+    Trunk,
+    ValueHead,
+)
+
+
+class Arm(Protocol):
+    """A way to build a policy for a task."""
+
+    @property
+    def max_loops(self) -> int:
+        """Loops of its deepest decision."""
+        ...
+
+    @property
+    def adaptive(self) -> bool:
+        """Whether its depth depends on the state."""
+        ...
+
+    def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
+        """Make the net."""
+        ...
+
+
+@dataclass(frozen=True)
+class Looped:
+    """One core, looped until the halting rule is satisfied."""
+
+    halting: HaltingRule = field(default_factory=PolicyKL)
+
+    @property
+    def max_loops(self) -> int:
+        """The cap."""
+        return self.halting.max_loops
+
+    @property
+    def adaptive(self) -> bool:
+        """Unless the number of loops is fixed."""
+        return self.halting.min_loops < self.halting.max_loops
+
+    def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
+        """Make the net."""
+        return _assemble(task, LoopedTrunk(core, self.halting, rngs=rngs), rngs)
+
+
+@dataclass(frozen=True)
+class Stacked:
+    """`copies` cores, once each."""
+
+    copies: int
+    adaptive: bool = field(default=False, init=False)
+
+    @property
+    def max_loops(self) -> int:
+        """A core counts as a loop."""
+        return self.copies
+
+    def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
+        """Make the net."""
+        return _assemble(task, Stack(core, self.copies, rngs=rngs), rngs)
+
+
+@dataclass(frozen=True)
+class RepeatedConvLSTM:
+    """DRC: for puzzles only, since its convolutions need a board."""
+
+    config: DRCConfig = field(default_factory=DRCConfig)
+    adaptive: bool = field(default=False, init=False)
+
+    @property
+    def max_loops(self) -> int:
+        """A tick counts as a loop."""
+        return self.config.ticks
+
+    def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
+        """Make the net. The core's shape is not used."""
+        if not isinstance(task, PuzzleTask):
+            raise ValueError("DRC needs a board to convolve; this task observes vectors")
+        return DRC(self.config, task.planes, task.grid, task.actions, rngs=rngs)
+
+
+def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
+    tokenizer, policy = task.tokenizer(trunk.width, rngs), task.policy_head(trunk.width, rngs)
+    if isinstance(task, PuzzleTask):
+        return ActorCritic(tokenizer, trunk, policy, ValueHead(trunk.width, rngs=rngs))
+    return Actor(tokenizer, trunk, policy)
+
+
+ARMS: dict[str, Arm] = {
+    "looped": Looped(),
+    "iso-params": Stacked(1),
+    "iso-flops": Stacked(16),
+    "drc": RepeatedConvLSTM(),
+    "fixed-4": Looped(FixedLoops(4)),
+    "fixed-8": Looped(FixedLoops(8)),
+    "fixed-16": Looped(FixedLoops(16)),
+}
+
+
+def arms_for(task: Task) -> dict[str, Arm]:
+    """The arms that a task can be learned with."""
+    return {
+        name: arm
+        for name, arm in ARMS.items()
+        if isinstance(task, PuzzleTask) or not isinstance(arm, RepeatedConvLSTM)
+    }
+
+
+def paper_core(task: Task) -> CoreConfig:
+    """The core of the paper (Table 2): a convolution where there is a board."""
+    return CoreConfig(convolution=isinstance(task, PuzzleTask))
