@@ -11,7 +11,7 @@ from looped_actor.loop import Execution
 from looped_actor.models import ActorCriticOutput, ActorOutput, PolicyModel
 
 
-def count_parameters(model: PolicyModel) -> int:
+def count_parameters(model: PolicyModel | nnx.Module) -> int:
     """Trained scalars. The fixed initial latent is not one."""
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 

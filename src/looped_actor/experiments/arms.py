@@ -1,7 +1,7 @@
 """The arms of the paper's comparison: what is built for a task, and how it thinks."""
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from flax import nnx
 
@@ -21,6 +21,7 @@ from looped_actor.models import (
 )
 
 
+@runtime_checkable
 class Arm(Protocol):
     """A way to build a policy for a task."""
 

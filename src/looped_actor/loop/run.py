@@ -2,7 +2,7 @@
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, ArrayLike, PyTree
 
 from looped_actor.loop.executions import EarlyExit, Execution
 from looped_actor.loop.halting import HaltingRule, PolicyKL, Readout
@@ -12,12 +12,12 @@ from looped_actor.loop.state import LoopProblem, LoopResult, Step
 def run_loop(
     step: Step,
     readout: Readout,
-    z0: Float[Array, "b ..."],
-    x: PyTree,
+    z0: ArrayLike,
+    x: PyTree[ArrayLike],
     *,
     halting: HaltingRule | None = None,
     execution: Execution | None = None,
-    expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+    expected_loops: ArrayLike | None = None,
     record: bool = False,
 ) -> LoopResult:
     """Apply `step` to each example's latent until its halting rule is satisfied.
@@ -41,7 +41,7 @@ def run_loop(
     """
     halting = PolicyKL() if halting is None else halting
     execution = EarlyExit() if execution is None else execution
-    z0, x = jnp.asarray(z0), jax.tree.map(jnp.asarray, x)
+    z0, x, expected_loops = jax.tree.map(jnp.asarray, (z0, x, expected_loops))
     _check_shapes(step, z0, x, expected_loops)
     return execution.run(LoopProblem(step, readout, halting), z0, x, expected_loops, record)
 

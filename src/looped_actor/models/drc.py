@@ -132,12 +132,23 @@ class DRC(nnx.Module):
 
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision; the ticks are fixed, so `loops` is not used."""
-        cells = self.grid[0] * self.grid[1]
-        convolutions = sum(c.kernel.size for c in self.encoder)
-        convolutions += self.config.ticks * sum(layer.gates.kernel.size for layer in self.layers)
+        convolutions = sum(_multiplications(c, self.grid) for c in self.encoder)
+        convolutions += self.config.ticks * sum(_multiplications(m.gates, self.grid) for m in self.layers)
         dense = sum(m.kernel.size for m in (self.dense, self.policy, self.value))
-        return 2 * (cells * convolutions + dense)
+        return 2 * (convolutions + dense)
 
 
 def _convolution(inputs: int, outputs: int, size: int, rngs: nnx.Rngs) -> nnx.Conv:
     return nnx.Conv(inputs, outputs, (size, size), padding="SAME", kernel_init=fan_in_init, rngs=rngs)
+
+
+def _multiplications(convolution: nnx.Conv, grid: Grid) -> int:
+    """Those of a "same" convolution on one board, without those that meet the padding."""
+    rows, columns, inputs, outputs = convolution.kernel.shape
+    return _taps(rows, grid[0]) * _taps(columns, grid[1]) * inputs * outputs
+
+
+def _taps(size: int, length: int) -> int:
+    """Pairs of a cell and a weight that reaches a cell, along one axis."""
+    before = (size - 1) // 2
+    return sum(0 <= at + k - before < length for at in range(length) for k in range(size))

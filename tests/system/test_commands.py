@@ -1,0 +1,91 @@
+"""The commands and the example, run as a user runs them."""
+
+import json
+import os
+import pathlib
+import re
+import subprocess
+import sys
+
+import pytest
+
+ROOT = pathlib.Path(__file__).parents[2]
+COMMAND = [str(pathlib.Path(sys.executable).with_name("looped-actor"))]
+
+
+def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
+    clean = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | environment
+    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean, cwd=ROOT)
+
+
+@pytest.mark.parametrize("command", [[], ["models"], ["bench"], ["bench", "loop"]])
+def test_help_is_fast_and_shows_an_example(command):
+    done = run(*COMMAND, *command, "--help")
+    assert done.returncode == 0, done.stderr
+    if command in (["models"], ["bench", "loop"]):
+        assert "Example: looped-actor " + " ".join(command) in done.stdout
+
+
+def test_models_as_json():
+    done = run(*COMMAND, "models", "rush-hour", "--batch", "8", "--json")
+    assert done.returncode == 0, done.stderr
+    table = json.loads(done.stdout)
+    assert set(table["arms"]) == {
+        "looped",
+        "iso-params",
+        "iso-flops",
+        "drc",
+        "fixed-4",
+        "fixed-8",
+        "fixed-16",
+    }
+    looped = table["arms"]["looped"]
+    assert looped["flops_at_1"] < looped["flops_at_mean"] < looped["flops_at_max"]
+    assert looped["update_bytes"] > 0
+
+
+def test_models_as_a_table():
+    done = run(*COMMAND, "models", "scene", "--batch", "8", COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "530,949" in done.stdout
+    assert "drc" not in done.stdout
+
+
+def test_bench_loop_as_json():
+    done = run(*COMMAND, "bench", "loop", "--batch", "8", "--chunk", "3", "--rounds", "1", "--json")
+    assert done.returncode == 0, done.stderr
+    timings = json.loads(done.stdout)
+    assert set(timings) == {"boxoban", "rush_hour", "easy"}
+    for timing in timings.values():
+        assert timing["packed_over_frozen"] > 0
+        assert timing["iso_flops_over_frozen"] > 0
+        assert timing["executed_over_asked"] >= 1
+    assert timings["easy"]["packed_over_frozen"] < 0.7, "a quarter of the loops cannot take this long"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["models", "chess"], "boxoban"),
+        (["models", "--batch", "0"], "--batch is 0; it must be at least 1"),
+        (["bench", "loop", "--chunk", "0"], "chunk is 0; it must be at least 1"),
+        (["bench", "loop", "--rounds", "none"], "rounds"),
+        (["nothing"], "models"),
+    ],
+)
+def test_mistakes_end_in_a_message(command, message):
+    done = run(*COMMAND, *command)
+    assert done.returncode == 2
+    assert message in done.stderr + done.stdout
+    assert "Traceback" not in done.stderr
+
+
+def test_the_example_learns_and_is_short():
+    path = ROOT / "examples" / "own_training_loop.py"
+    code = [line for line in path.read_text().splitlines() if line.strip() and '"""' not in line]
+    assert len(code) <= 36
+    done = run(sys.executable, str(path))
+    assert done.returncode == 0, done.stderr
+    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.3

@@ -1,0 +1,264 @@
+"""The nets: sizes against the paper, one set of parameters for all boards, precision, and FLOPs."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from helpers import relative
+from looped_actor.evaluation.compute import count_parameters, surrogate_loss, update_memory
+from looped_actor.experiments.arms import ARMS, arms_for, paper_core
+from looped_actor.experiments.tasks import TASKS
+from looped_actor.loop import FixedLoops, Packed, PolicyKL, StopReason
+from looped_actor.models import (
+    DRC,
+    Actor,
+    ActorCritic,
+    CellLogits,
+    CoreConfig,
+    DRCConfig,
+    FPRMCore,
+    GaussianMeanAndStd,
+    LoopedTrunk,
+    PlanesTokenizer,
+    ReadoutLogits,
+    Stack,
+    ValueHead,
+)
+from looped_actor.models.layers import GridConvolution
+from looped_actor.models.looped import latent_start
+from looped_actor.models.tokenizers import cell_geometry
+
+SMALL = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
+
+
+def abstract(task, arm):
+    return nnx.eval_shape(lambda: ARMS[arm].build(TASKS[task], paper_core(TASKS[task]), nnx.Rngs(0)))
+
+
+def small_critic(trunk=None, head=None, seed=0):
+    rngs = nnx.Rngs(seed)
+    trunk = LoopedTrunk(SMALL, PolicyKL(threshold=1e-3), rngs=rngs) if trunk is None else trunk
+    head = ReadoutLogits(16, 4, rngs=rngs) if head is None else head
+    return ActorCritic(PlanesTokenizer(4, 16, rngs=rngs), trunk, head, ValueHead(16, rngs=rngs))
+
+
+def board(batch, rows, columns, planes=4, seed=0):
+    return jax.random.bernoulli(jax.random.key(seed), 0.3, (batch, rows, columns, planes)).astype(jnp.float32)
+
+
+def test_parameter_counts_at_the_papers_sizes():
+    looped, one, stack = (abstract("boxoban", arm) for arm in ("looped", "iso-params", "iso-flops"))
+    assert count_parameters(looped) == count_parameters(one) == 527_877
+    assert round(count_parameters(looped) / 1e6, 2) == 0.53
+    assert count_parameters(stack.trunk) == 16 * count_parameters(looped.trunk)
+    assert round(count_parameters(stack) / 1e6, 1) == 8.4
+    assert count_parameters(abstract("boxoban", "drc")) == 1_285_637
+    for arm in ("fixed-4", "fixed-8", "fixed-16"):
+        assert count_parameters(abstract("boxoban", arm)) == 527_877
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_looped_and_iso_params_have_equal_size_on_every_task(task):
+    sizes = {arm: count_parameters(abstract(task, arm)) for arm in arms_for(TASKS[task])}
+    assert sizes["looped"] == sizes["iso-params"]
+    assert round(sizes["looped"] / 1e6, 2) == 0.53
+    core = count_parameters(abstract(task, "looped").trunk)
+    assert sizes["iso-flops"] - sizes["looped"] == 15 * core
+
+
+def test_drc_layer_table():
+    """The table of docs/models.md, layer by layer."""
+    drc = DRC(DRCConfig(), 4, (10, 10), 4, rngs=nnx.Rngs(0))
+    sizes = {
+        "encoder": [count_parameters(c) for c in drc.encoder],
+        "layers": [count_parameters(layer) for layer in drc.layers],
+        "dense": count_parameters(drc.dense),
+        "policy": count_parameters(drc.policy),
+        "value": count_parameters(drc.value),
+    }
+    assert sizes == {
+        "encoder": [2_080, 16_416],
+        "layers": [148_800] * 3,
+        "dense": 819_456,
+        "policy": 1_028,
+        "value": 257,
+    }
+
+
+@pytest.mark.parametrize("head", [ReadoutLogits, CellLogits])
+def test_one_set_of_parameters_plays_every_board_at_every_cap(head):
+    model = small_critic(head=head(16, 4, rngs=nnx.Rngs(1)))
+    for rows, columns in ((5, 5), (6, 6), (10, 10), (8, 13), (1, 7)):
+        for cap in (16, 64):
+            rule = PolicyKL(threshold=0.0, max_loops=cap)
+            out = nnx.jit(lambda m, o, rule=rule: m(o, halting=rule))(model, board(3, rows, columns))
+            assert (out.loop.loops == cap).all()
+            assert jnp.isfinite(out.distribution.logits).all()
+            actions = 4 if head is ReadoutLogits else 4 * rows * columns
+            assert out.distribution.logits.shape == (3, actions)
+            assert out.value.shape == (3,)
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_every_arm_of_every_task_decides_and_learns(task):
+    chosen = TASKS[task]
+    keys = iter(jax.random.split(jax.random.key(0), 4))
+    observation = jax.tree.map(lambda s: jax.random.normal(next(keys), s.shape), chosen.observation(3))
+    core = dataclasses.replace(SMALL, convolution=paper_core(chosen).convolution)
+    arms = {name: arm for name, arm in arms_for(chosen).items() if name not in ("fixed-8", "fixed-16")}
+    for name, arm in arms.items():
+        model = nnx.jit(lambda arm=arm: arm.build(chosen, core, nnx.Rngs(0)))()
+
+        def loss(model, observation):
+            out = model(observation, execution=Packed(2))
+            return surrogate_loss(out), out
+
+        gradient, out = nnx.jit(nnx.grad(loss, has_aux=True))(model, observation)
+        sizes = jax.tree.map(lambda g: float(jnp.abs(g).max()), gradient)
+        assert all(0 <= size < np.inf for size in jax.tree.leaves(sizes)), name
+        assert out.distribution.mode().shape[0] == 3
+        assert (out.loop.loops <= arm.max_loops).all()
+        assert (out.loop.stop != StopReason.RUNNING).all()
+        if not arm.adaptive:
+            assert (out.loop.loops == arm.max_loops).all()
+
+
+def test_iso_params_is_one_fixed_loop_of_the_same_core():
+    looped, stack = LoopedTrunk(SMALL, FixedLoops(1), rngs=nnx.Rngs(0)), Stack(SMALL, 1, rngs=nnx.Rngs(0))
+    one = jax.tree.map(lambda a: a[None], nnx.state(looped.core))
+    nnx.update(stack.cores, one)
+    stack.start = looped.start
+    a, b = small_critic(looped), small_critic(stack)
+    observation = board(3, 5, 5)
+    assert relative(b(observation).distribution.logits, a(observation).distribution.logits) < 1e-6
+
+
+def test_a_stack_equals_its_cores_one_after_the_other():
+    stack = Stack(SMALL, 3, rngs=nnx.Rngs(0))
+    model = small_critic(stack)
+    observation = board(2, 4, 4)
+    out = model(observation, record=True)
+    tokens = model.tokenizer(observation)
+    z = jnp.broadcast_to(stack.start[...], tokens.embedding.shape)
+    definition, state = nnx.split(stack.cores)
+    for i in range(3):
+        z = nnx.merge(definition, jax.tree.map(lambda a, i=i: a[i], state))(z, tokens.embedding, (4, 4))
+        assert relative(out.loop.latents[i], z) < 1e-5
+    weights = jax.tree.leaves(state)[-1]
+    assert not jnp.allclose(weights[0], weights[1]), "the copies start apart"
+
+
+def test_grid_convolution_equals_xlas_depthwise_convolution():
+    convolution = GridConvolution(6, rngs=nnx.Rngs(0))
+    z = jax.random.normal(jax.random.key(0), (2, 1 + 4 * 5, 6))
+    ours = convolution(z, (4, 5))
+    theirs = jax.lax.conv_general_dilated(
+        z[:, 1:].reshape(2, 4, 5, 6),
+        convolution.kernel[...][:, :, None],
+        (1, 1),
+        "SAME",
+        dimension_numbers=("NHWC", "HWIO", "NHWC"),
+        feature_group_count=6,
+    )
+    assert relative(ours[:, 1:].reshape(theirs.shape), theirs) < 1e-6
+    np.testing.assert_array_equal(ours[:, 0], z[:, 0])
+
+
+def test_bfloat16_computes_coarsely_and_decides_finely():
+    fine, coarse = (
+        small_critic(LoopedTrunk(dataclasses.replace(SMALL, compute_dtype=d), rngs=nnx.Rngs(0)))
+        for d in ("float32", "bfloat16")
+    )
+    observation = board(8, 6, 6)
+    a, b = (nnx.jit(lambda m, o: m(o))(m, observation) for m in (fine, coarse))
+    assert b.loop.latent.dtype == b.loop.divergence.dtype == b.distribution.logits.dtype == jnp.float32
+    difference = relative(b.distribution.logits, a.distribution.logits)
+    assert 1e-5 < difference < 0.1
+    assert (jnp.abs(a.loop.loops - b.loop.loops) <= 1).all()
+
+
+def test_the_initial_latent_is_not_trained():
+    model = small_critic()
+    gradient = nnx.jit(nnx.grad(lambda m: surrogate_loss(m(board(2, 4, 4)))))(model)
+    assert "start" not in gradient["trunk"]
+    start = latent_start(100_000, nnx.Rngs(0))[...]
+    np.testing.assert_allclose(start.std(), 6, rtol=0.01)
+    assert jnp.abs(start).max() < 14, "truncated"
+
+
+def test_learned_variance_head():
+    rngs = nnx.Rngs(0)
+    model = Actor(
+        PlanesTokenizer(4, 16, rngs=rngs), LoopedTrunk(SMALL, rngs=rngs), GaussianMeanAndStd(16, 3, rngs=rngs)
+    )
+    policy = model(board(2, 4, 4)).distribution
+    assert policy.mean.shape == policy.log_std.shape == (2, 3)
+
+
+def test_geometry_features():
+    features = cell_geometry((3, 2))
+    np.testing.assert_array_equal(features[0, 0], [-1, -1, 1, 0, 1, 0])
+    np.testing.assert_array_equal(features[1, 1], [0, 1, 0, 0, 0, 1])
+    np.testing.assert_array_equal(cell_geometry((1, 1))[0, 0], [0, 0, 1, 1, 1, 1])
+
+
+@pytest.mark.parametrize("task", ["boxoban", "rush-hour", "scene"])
+@pytest.mark.parametrize("arm", ["iso-params", "drc"])
+def test_counted_flops_agree_with_xlas(task, arm):
+    """One pass, which XLA's cost analysis sees whole; it also counts what is not linear algebra."""
+    if arm == "drc" and task == "scene":
+        pytest.skip("DRC needs a board")
+    model = ARMS[arm].build(TASKS[task], paper_core(TASKS[task]), nnx.Rngs(0))
+    if arm == "drc":
+        model.config = dataclasses.replace(model.config, ticks=1)
+    definition, state = nnx.split(model)
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), state)
+    lowered = jax.jit(lambda s, o: nnx.merge(definition, s)(o)[:-1]).lower(shapes, TASKS[task].observation(1))
+    assert model.flops(TASKS[task].observation(1), 1) == pytest.approx(
+        lowered.cost_analysis()["flops"], rel=0.03
+    )
+
+
+def test_flops_grow_with_loops_for_the_looped_arm_only():
+    one = TASKS["boxoban"].observation(1)
+    looped, stack = abstract("boxoban", "looped"), abstract("boxoban", "iso-flops")
+    assert looped.flops(one, 16) == pytest.approx(stack.flops(one, 16), rel=1e-3)
+    assert looped.flops(one, 4) == pytest.approx(looped.flops(one, 16) / 4, rel=1e-2)
+    assert stack.flops(one, 4) == stack.flops(one, 16)
+
+
+def test_update_memory_counts_the_stored_latents():
+    model = abstract("boxoban", "looped")
+    memory = update_memory(model, TASKS["boxoban"].observation(64), Packed(8))
+    latents = 64 * 101 * 128 * 4 * 16
+    assert latents < memory.activations < 3 * latents
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: CoreConfig(width=10, heads=4), "not divisible"),
+        (lambda: CoreConfig(layers=0), "layers is 0"),
+        (lambda: CoreConfig(expansion=0), "expansion is 0"),
+        (lambda: DRCConfig(ticks=0), "ticks is 0"),
+        (lambda: Stack(SMALL, 0, rngs=nnx.Rngs(0)), "copies is 0"),
+        (lambda: small_critic(head=ReadoutLogits(8, 4, rngs=nnx.Rngs(0))), "must share one width"),
+        (lambda: small_critic()(board(2, 4, 4, planes=3)), "3 planes; this tokenizer was made for 4"),
+        (
+            lambda: FPRMCore(SMALL, rngs=nnx.Rngs(0))(jnp.zeros((1, 5, 16)), jnp.zeros((1, 5, 16))),
+            "pass grid=",
+        ),
+        (
+            lambda: DRC(DRCConfig(), 4, (5, 5), 4, rngs=nnx.Rngs(0))(board(1, 6, 6)),
+            "fits one board size",
+        ),
+        (lambda: ARMS["drc"].build(TASKS["scene"], SMALL, nnx.Rngs(0)), "DRC needs a board"),
+    ],
+)
+def test_mistakes_are_explained(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
