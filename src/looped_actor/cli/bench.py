@@ -41,7 +41,7 @@ def loop(
 
     from looped_actor.evaluation.loop_bench import MAX_LOOPS, LoopBench, bench_loop
 
-    preset = LoopBench(batch=64, rounds=2, seconds=50) if quick else LoopBench()
+    preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
     bench = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
 
@@ -58,17 +58,10 @@ def loop(
     table = Table(
         title=f"time of a gradient of {bench.batch} examples, relative to a frozen scan of {MAX_LOOPS} loops"
     )
-    table.add_column("depths like")
-    for title in (
-        "mean loops",
-        "mean / 16",
-        "Packed",
-        "Iso-FLOPs",
-        "Packed / frozen in chunks",
-        "executed / asked",
-    ):
+    table.add_column("loops like", no_wrap=True)
+    for title in ("mean", "mean/16", "Packed", "Iso-FLOPs", "Packed/\nchunked", "executed/\nasked"):
         table.add_column(title, justify="right")
     for name, t in timings.items():
         ratios = (t.mean_loops / MAX_LOOPS, *t[1:])
-        table.add_row(name, f"{t.mean_loops:.1f}", *(f"{r:.3f}" for r in ratios))
+        table.add_row(name, f"{t.mean_loops:.1f}", *("-" if r is None else f"{r:.3f}" for r in ratios))
     Console().print(table)

@@ -41,9 +41,10 @@ def run_loop(
     """
     halting = PolicyKL() if halting is None else halting
     execution = EarlyExit() if execution is None else execution
-    z0, x, expected_loops = jax.tree.map(jnp.asarray, (z0, x, expected_loops))
-    _check_shapes(step, z0, x, expected_loops)
-    return execution.run(LoopProblem(step, readout, halting), z0, x, expected_loops, record)
+    start, x = jnp.asarray(z0), jax.tree.map(jnp.asarray, x)
+    expected = None if expected_loops is None else jnp.asarray(expected_loops)
+    _check_shapes(step, start, x, expected)
+    return execution.run(LoopProblem(step, readout, halting), start, x, expected, record)
 
 
 def _check_shapes(step: Step, z0: Array, x: PyTree, expected_loops: Array | None) -> None:
