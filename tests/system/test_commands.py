@@ -52,7 +52,7 @@ def test_models_as_a_table():
 
 
 def test_bench_loop_as_json():
-    done = run(*COMMAND, "bench", "loop", "--batch", "8", "--chunk", "3", "--rounds", "1", "--json")
+    done = run(*COMMAND, "bench", "loop", "--batch", "8", "--chunk", "4", "--rounds", "1", "--json")
     assert done.returncode == 0, done.stderr
     timings = json.loads(done.stdout)
     assert set(timings) == {"boxoban", "rush_hour", "easy"}

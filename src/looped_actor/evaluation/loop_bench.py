@@ -18,7 +18,17 @@ from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from looped_actor.evaluation.compute import surrogate_loss
-from looped_actor.loop import Distribution, Execution, FrozenScan, Packed, PolicyKL, Readout, run_loop
+from looped_actor.loop import (
+    Distribution,
+    Execution,
+    FrozenScan,
+    LoopResult,
+    Packed,
+    PolicyKL,
+    Readout,
+    run_loop,
+)
+from looped_actor.loop.packing import default_chunk
 from looped_actor.models import (
     ActorCritic,
     ActorCriticOutput,
@@ -95,8 +105,8 @@ class LoopBench:
 
     batch: int = 128
     """Examples of the minibatch."""
-    chunk: int = Packed().chunk
-    """Examples that Packed loops together."""
+    chunk: int | None = None
+    """Examples that Packed loops together; by default, its own choice."""
     rounds: int = 4
     """Turns each contestant takes; the fastest counts."""
     seconds: float = float("inf")
@@ -111,9 +121,20 @@ class LoopBench:
     """Also time the frozen scan in chunks, to tell what halting saves from what the cache does."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "chunk", "rounds", "width", "board"):
+        for name in ("batch", "rounds", "width", "board"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        if self.cache_control and self.batch % self.packed_chunk:
+            raise ValueError(f"batch {self.batch} is not a multiple of chunk {self.packed_chunk}")
+
+    @property
+    def packed_chunk(self) -> int:
+        """Examples that Packed loops together."""
+        if self.chunk is None:
+            return default_chunk((1 + self.board**2) * self.width)
+        if self.chunk < 1:
+            raise ValueError(f"chunk is {self.chunk}; it must be at least 1")
+        return self.chunk
 
 
 class LoopTiming(NamedTuple):
@@ -139,6 +160,21 @@ def _model(bench: LoopBench, trunk: Callable[[CoreConfig, nnx.Rngs], Any]) -> Ac
         ReadoutLogits(width, 4, rngs=rngs),
         ValueHead(width, rngs=rngs),
     )
+
+
+@dataclass(frozen=True)
+class _FrozenInChunks:
+    """The frozen scan, a chunk at a time: it uses the cache as `Packed` does, and does not exit early."""
+
+    chunk: int
+
+    def run(self, problem: Any, z0: Array, x: Any, expected_loops: Any, record: bool) -> LoopResult:
+        def cut(leaf: Array) -> Array:
+            return leaf.reshape(-1, self.chunk, *leaf.shape[1:])
+
+        results = jax.lax.map(lambda part: FrozenScan().run(problem, *part), jax.tree.map(cut, (z0, x)))
+        joined = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in results[:4])
+        return LoopResult(*joined, executed=results.executed.sum())
 
 
 class _Gradient(NamedTuple):
@@ -205,12 +241,12 @@ def bench_loop(
     # The frozen scan costs the same whatever the depths.
     some = (observation, depths["boxoban"], expected["boxoban"])
     to_compile = {
-        "packed": (_looped_gradient(looped, Packed(bench.chunk)), some),
+        "packed": (_looped_gradient(looped, Packed(bench.packed_chunk)), some),
         "frozen": (_looped_gradient(looped, FrozenScan()), some),
         "iso-flops": (_stack_gradient(stack), (observation,)),
     }
     if bench.cache_control:
-        frozen_in_chunks = _looped_gradient(looped, Packed(bench.chunk, inner=FrozenScan()))
+        frozen_in_chunks = _looped_gradient(looped, _FrozenInChunks(bench.packed_chunk))
         to_compile["frozen in chunks"] = (frozen_in_chunks, some)
     compiled = {}
     for name, (gradient, data) in to_compile.items():

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Real
 
 from looped_actor.loop.halting import HaltingRule, StopReason
 from looped_actor.loop.hoisting import hoist
@@ -24,7 +24,6 @@ from looped_actor.loop.state import (
     begin,
     cotangent_like,
     pullback,
-    select,
     split_floats,
 )
 
@@ -38,7 +37,7 @@ class Execution(Protocol):
         problem: LoopProblem,
         z0: Float[Array, "b ..."],
         x: PyTree,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None,
+        expected_loops: Real[Array, " b"] | None,
         record: bool,
     ) -> LoopResult:
         """Run every example to its stop. `expected_loops` may change the cost, never the result."""
@@ -85,7 +84,7 @@ class FrozenScan:
         problem: LoopProblem,
         z0: Float[Array, "b ..."],
         x: PyTree,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """See `Execution.run`."""
@@ -156,56 +155,72 @@ class EarlyExit:
         problem: LoopProblem,
         z0: Float[Array, "b ..."],
         x: PyTree,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """See `Execution.run`."""
-        pure, parameters = _purify(problem, z0, x)
-        result = _early_exit(pure, record, parameters, z0, x)
-        return LoopResult(result.latent, *jax.lax.stop_gradient(result[1:]))
+        one_chunk = jax.tree.map(lambda leaf: leaf[None], x)
+        return jax.tree.map(lambda leaf: leaf[0], early_exit_in_chunks(problem, z0[None], one_chunk, record))
+
+
+def early_exit_in_chunks(
+    problem: LoopProblem, z0: Float[Array, "n c ..."], x: PyTree, record: bool
+) -> LoopResult:
+    """Run n chunks of c examples one after the other, each until all of its examples have stopped.
+
+    The result has the chunks as a leading axis of every field. This is one custom VJP rather than a
+    map over many, so that chunks write their latents to one buffer and sum gradients in one place:
+    passing them on chunk by chunk costs a twentieth of the time of a shallow batch.
+    """
+    pure, parameters = _purify(problem, z0[0], jax.tree.map(lambda leaf: leaf[0], x))
+    result = _early_exit(pure, record, parameters, z0, x)
+    return LoopResult(result.latent, *jax.lax.stop_gradient(result[1:]))
 
 
 class _Trace(NamedTuple):
-    """A finished `EarlyExit` forward pass."""
+    """A finished forward pass."""
 
     result: LoopResult
-    trail: Float[Array, "l b ..."] | None
-    """The latent before every loop."""
+    trail: Float[Array, "n l c ..."] | None
+    """The latent before every loop that was computed; zeros elsewhere."""
 
 
 def _early_exit_value(
-    pure: _Pure,
-    record: bool,
-    parameters: _Parameters,
-    z0: Float[Array, "b ..."],
-    x: PyTree,
+    pure: _Pure, record: bool, parameters: _Parameters, z0: Float[Array, "n c ..."], x: PyTree
 ) -> LoopResult:
     return _until_all_stopped(pure.bind(parameters), z0, x, record, record).result
 
 
 def _until_all_stopped(
-    problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree, store: bool, record: bool
+    problem: LoopProblem, z0: Float[Array, "n c ..."], x: PyTree, store: bool, record: bool
 ) -> _Trace:
+    chunks, size = z0.shape[:2]
     max_loops = problem.halting.max_loops
 
-    def body(carry: tuple) -> tuple:
-        state, trail, loop = carry
-        if store:
-            trail = jax.lax.dynamic_update_index_in_dim(trail, state.latent, loop, axis=0)
-        return advance(problem, state, x), trail, loop + 1
+    def run_chunk(trail: Array | None, inputs: tuple) -> tuple[Array | None, tuple[LoopState, Array]]:
+        chunk, z0, x = inputs
 
-    trail = jnp.zeros((max_loops, *z0.shape), z0.dtype) if store else None
-    start = (begin(problem, z0, x), trail, jnp.int32(0))
-    end, trail, loop = jax.lax.while_loop(lambda carry: carry[0].running.any(), body, start)
+        def body(carry: tuple) -> tuple:
+            state, trail, loop = carry
+            if store:
+                trail = trail.at[chunk, loop].set(state.latent)
+            return advance(problem, state, x), trail, loop + 1
+
+        start = (begin(problem, z0, x), trail, jnp.int32(0))
+        end, trail, loops = jax.lax.while_loop(lambda carry: carry[0].running.any(), body, start)
+        return trail, (end, loops)
+
+    trail = jnp.zeros((chunks, max_loops, *z0.shape[1:]), z0.dtype) if store else None
+    trail, (end, loops) = jax.lax.scan(run_chunk, trail, (jnp.arange(chunks), z0, x))
 
     latents = None
     if record:
         assert trail is not None
-        after = jnp.concatenate([trail[1:], end.latent[None]])
-        computed = jnp.arange(max_loops) < loop - 1
-        latents = select(computed, after, end.latent)
-    executed = loop * z0.shape[0]
-    return _Trace(LoopResult(end.latent, end.loops, end.stop, end.divergence, executed, latents), trail)
+        after = jnp.concatenate([trail[:, 1:], end.latent[:, None]], axis=1)
+        computed = jnp.arange(max_loops) < loops[:, None] - 1
+        computed = computed.reshape(computed.shape + (1,) * (z0.ndim - 1))
+        latents = jnp.where(computed, after, end.latent[:, None])
+    return _Trace(LoopResult(end.latent, end.loops, end.stop, end.divergence, loops * size, latents), trail)
 
 
 def _early_exit_forward(pure, record, parameters, z0, x):
@@ -215,27 +230,37 @@ def _early_exit_forward(pure, record, parameters, z0, x):
 
 def _early_exit_backward(pure, record, saved, cotangents):
     parameters, x, trail, loops, stop = saved
-    broken = stop == StopReason.NON_FINITE
-    deepest = loops.max()
-
-    def body(i: Int[Array, ""], sums: Pullback) -> Pullback:
-        loop = deepest - 1 - i
-        latent = jax.lax.dynamic_index_in_dim(trail, loop, axis=0, keepdims=False)
-        accepted = loop < loops
-        back = pullback(pure.step, parameters.step, latent, x, accepted, broken & ~accepted, sums.latent)
-        return Pullback(
-            parameters=jax.tree.map(jnp.add, sums.parameters, back.parameters),
-            latent=back.latent,
-            inputs=jax.tree.map(jnp.add, sums.inputs, back.inputs),
-        )
 
     def zeros(tree: PyTree) -> list[Array]:
         return [jnp.zeros_like(leaf) for leaf in split_floats(tree)[0]]
 
-    start = Pullback(zeros(parameters.step), cotangents.latent, zeros(x))
-    back = jax.lax.fori_loop(0, deepest, body, start)
-    into_step = cotangent_like(parameters.step, back.parameters)
-    return _Parameters(into_step, readout=None), back.latent, cotangent_like(x, back.inputs)
+    def run_chunk(into_parameters: list[Array], inputs: tuple) -> tuple[list[Array], tuple]:
+        chunk, x, loops, stop, cotangent = inputs
+        broken = stop == StopReason.NON_FINITE
+        deepest = loops.max()
+
+        def body(i: Int[Array, ""], sums: Pullback) -> Pullback:
+            loop = deepest - 1 - i
+            accepted = loop < loops
+            back = pullback(
+                pure.step, parameters.step, trail[chunk, loop], x, accepted, broken & ~accepted, sums.latent
+            )
+            return Pullback(
+                parameters=jax.tree.map(jnp.add, sums.parameters, back.parameters),
+                latent=back.latent,
+                inputs=jax.tree.map(jnp.add, sums.inputs, back.inputs),
+            )
+
+        back = jax.lax.fori_loop(0, deepest, body, Pullback(into_parameters, cotangent, zeros(x)))
+        return back.parameters, (back.latent, back.inputs)
+
+    into_parameters, (into_z0, into_inputs) = jax.lax.scan(
+        run_chunk,
+        zeros(parameters.step),
+        (jnp.arange(len(trail)), x, loops, stop, cotangents.latent),
+    )
+    into_step = cotangent_like(parameters.step, into_parameters)
+    return _Parameters(into_step, readout=None), into_z0, cotangent_like(x, into_inputs)
 
 
 _early_exit = jax.custom_vjp(_early_exit_value, nondiff_argnums=(0, 1))

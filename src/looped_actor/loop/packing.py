@@ -1,12 +1,12 @@
 """`Packed`: turn halting into time when learning, by looping examples of like depth together."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, PyTree, Real
 
-from looped_actor.loop.executions import EarlyExit, Execution
+from looped_actor.loop.executions import early_exit_in_chunks
 from looped_actor.loop.state import LoopProblem, LoopResult
 
 
@@ -19,15 +19,13 @@ class Packed:
     collected) decides the order and nothing else: result and gradient are the same for any.
     Without one, the examples are taken as they come.
 
-    `chunk` is the largest number of examples looped together. On CPU 8 to 16 is best, because a
-    chunk then stays in cache; an accelerator wants enough to be busy. `inner` runs a chunk.
+    `chunk` is the largest number of examples looped together; by default, see `default_chunk`.
     """
 
-    chunk: int = 8
-    inner: Execution = field(default_factory=EarlyExit)
+    chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk < 1:
+        if self.chunk is not None and self.chunk < 1:
             raise ValueError(f"chunk is {self.chunk}; it must be at least 1")
 
     def run(
@@ -35,12 +33,13 @@ class Packed:
         problem: LoopProblem,
         z0: Float[Array, "b ..."],
         x: PyTree,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """See `Execution.run`."""
         batch = z0.shape[0]
-        chunks = -(-batch // self.chunk)
+        chunk = default_chunk(z0.size // batch) if self.chunk is None else self.chunk
+        chunks = -(-batch // chunk)
         size = -(-batch // chunks)  # as even as possible, so that little is padded
         order = jnp.arange(batch) if expected_loops is None else jnp.argsort(expected_loops)
         # The last example fills what is missing: a copy is never deeper than its chunk.
@@ -49,10 +48,7 @@ class Packed:
         def pack(leaf: Array) -> Array:
             return leaf[filled].reshape(chunks, size, *leaf.shape[1:])
 
-        results = jax.lax.map(
-            lambda chunk: self.inner.run(problem, *chunk, expected_loops=None, record=record),
-            jax.tree.map(pack, (z0, x)),
-        )
+        results = early_exit_in_chunks(problem, pack(z0), jax.tree.map(pack, x), record)
         place = jnp.argsort(order)
 
         def unpack(leaf: Array) -> Array:
@@ -63,3 +59,15 @@ class Packed:
         if results.latents is not None:
             latents = jnp.moveaxis(unpack(jnp.moveaxis(results.latents, 1, 2)), 0, 1)
         return LoopResult(latent, loops, stop, divergence, results.executed.sum(), latents)
+
+
+def default_chunk(latent_size: int) -> int:
+    """Examples to loop together, for examples whose latent holds `latent_size` numbers.
+
+    On CPU, about 25,000 numbers at once: what a loop makes of them then stays in a core's cache, and
+    few loops are wasted on neighbours. Measured on two cores: 2 examples of 101 x 128 numbers and
+    16 to 32 of 26 x 32 were fastest. An accelerator wants enough to be busy, and its 4,000,000 is a
+    guess that has not been measured.
+    """
+    at_once = 25_000 if jax.default_backend() == "cpu" else 4_000_000
+    return max(1, round(at_once / latent_size))

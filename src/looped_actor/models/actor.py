@@ -4,7 +4,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult
 from looped_actor.models.heads import PolicyHead, ValueHead
@@ -40,7 +40,7 @@ class PolicyModel(Protocol):
         *,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> ActorOutput | ActorCriticOutput:
         """Decide for a batch of observations."""
@@ -64,7 +64,7 @@ class _Thinker(nnx.Module):
         *,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """From observations to latents. The options are those of `run_loop`."""

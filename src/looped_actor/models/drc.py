@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Categorical, Execution, HaltingRule, LoopResult, StopReason
 from looped_actor.models.actor import ActorCriticOutput
@@ -95,7 +95,7 @@ class DRC(nnx.Module):
         *,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> ActorCriticOutput:
         """Decide for a batch of boards. A tick counts as a loop; nothing halts."""

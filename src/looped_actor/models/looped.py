@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, PolicyKL, run_loop
 from looped_actor.models.fprm import CoreConfig, FPRMCore
@@ -29,7 +29,7 @@ class Trunk(Protocol):
         *,
         halting: HaltingRule | None,
         execution: Execution | None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None,
+        expected_loops: Real[Array, " b"] | None,
         record: bool,
     ) -> LoopResult:
         """Think about each example."""
@@ -72,7 +72,7 @@ class LoopedTrunk(nnx.Module):
         *,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """Loop each example until the policy that `readout` gives settles."""

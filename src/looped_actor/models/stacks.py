@@ -9,7 +9,7 @@ from collections.abc import Callable
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Int
+from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, StopReason
 from looped_actor.models.fprm import CoreConfig, FPRMCore
@@ -40,7 +40,7 @@ class Stack(nnx.Module):
         *,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
-        expected_loops: Float[Array, " b"] | Int[Array, " b"] | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
     ) -> LoopResult:
         """Pass each example through all cores; nothing halts. A core counts as a loop."""
