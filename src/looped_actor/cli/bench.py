@@ -30,7 +30,7 @@ def loop(
     Args:
       batch: Examples of the minibatch. Default: 128, or 64 with --quick.
       chunk: Examples that Packed loops together. Default: what suits this machine.
-      rounds: Turns each contestant takes after compiling. Default: 4, or 1 with --quick.
+      rounds: Turns each contestant takes after compiling. Default: 4, or 2 with --quick if time permits.
       expectation_error: Standard deviation, in loops, of the error in the depth Packed is told to expect.
       quick: Answer within a minute.
       as_json: Print one JSON object, keyed by depth distribution, instead of a table.

@@ -121,8 +121,8 @@ def pullback(
 ) -> Pullback:
     """Pull a cotangent back through `where(accepted, step(parameters, latent, x), latent)`.
 
-    The loop is computed again from its latent rather than stored: a loop keeps about thirty times
-    more intermediate values than its latent, and fetching them costs more than computing them.
+    The loop is computed again from its latent rather than stored: its intermediate values take many
+    times the memory of its latent, and on CPU fetching them was slower than computing them.
 
     Examples that were not accepted get their cotangent passed through. That alone would not shield
     the others from a broken example (one whose loop was not finite), because the sum over the batch
