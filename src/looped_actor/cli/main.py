@@ -5,10 +5,12 @@ import sys
 import tyro
 
 from looped_actor.cli.bench import app as bench
+from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 
 app = tyro.extras.SubcommandApp()
 app.command(models)
+app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(bench, name="bench", help="Time what halting saves.")
 
 

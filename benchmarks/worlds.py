@@ -1,0 +1,139 @@
+"""Steps per second of the puzzles, beside Jumanji's Sokoban: 1,024 copies, new levels drawn from a full bank.
+
+All take turns in one process; the fastest turn of each counts. Every step's observation is
+computed and carried to the next, as a policy would need it; rewards and ends of episodes are kept.
+
+    python benchmarks/worlds.py --boxoban unfiltered-train.levels --rush-hour rush-hour-train.levels
+"""
+
+import argparse
+import json
+import platform
+import subprocess
+import time
+from datetime import date
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jumanji.environments.routing.sokoban.env import Sokoban
+from jumanji.environments.routing.sokoban.generator import Generator
+from jumanji.environments.routing.sokoban.types import State
+from jumanji.wrappers import VmapAutoResetWrapper
+from tqdm import tqdm
+
+from looped_actor.envs import Boxoban, RushHour, VectorEnv
+from looped_actor.games.boxoban import Cell
+from looped_actor.levels import LevelBank, open_bank
+
+
+class BankGenerator(Generator):
+    """Jumanji's own way to draw a level, from our bank instead of its own text loader."""
+
+    def __init__(self, bank: LevelBank):
+        fixed, variable = [], []
+        for first in range(0, len(bank), 50_000):
+            cells = bank.cells(slice(first, first + 50_000))
+            fixed.append(((cells & Cell.WALL) != 0) * 1 + ((cells & Cell.TARGET) != 0) * 2)
+            variable.append(((cells & Cell.PLAYER) != 0) * 3 + ((cells & Cell.BOX) != 0) * 4)
+        self._fixed_grids = jnp.asarray(np.concatenate(fixed).astype(np.uint8))
+        self._variable_grids = jnp.asarray(np.concatenate(variable).astype(np.uint8))
+
+    def __call__(self, rng_key):
+        key, draw = jax.random.split(rng_key)
+        index = jax.random.randint(draw, (), 0, self._fixed_grids.shape[0])
+        variable = self._variable_grids[index]
+        agent = self.get_agent_coordinates(variable)
+        return State(
+            key=key,
+            fixed_grid=self._fixed_grids[index],
+            variable_grid=variable,
+            agent_location=agent,
+            step_count=jnp.int32(0),
+        )
+
+
+def ours(env, copies: int, steps: int):
+    vector = VectorEnv(env, copies)
+    state, observation = jax.jit(VectorEnv.reset)(vector, jax.random.key(0))
+
+    @jax.jit
+    def rollout(vector, state, key):
+        def step(carry, t):
+            actions = jax.random.randint(jax.random.fold_in(key, t), (copies,), 0, vector.env.num_actions)
+            state, timestep = vector.step(carry[0], actions)
+            return (state, timestep.observation), (timestep.reward, timestep.terminated, timestep.truncated)
+
+        return jax.lax.scan(step, (state, observation), jnp.arange(steps))
+
+    # As in training: the copies are at different points of their episodes, so that some end at every step.
+    length = jnp.arange(copies, dtype=jnp.int32) * 7 % env.time_limit
+    state = state._replace(statistics=state.statistics._replace(length=length))
+    return lambda key: rollout(vector, state, key)
+
+
+def jumanji(bank: LevelBank, copies: int, steps: int):
+    env = VmapAutoResetWrapper(Sokoban(generator=BankGenerator(bank)))
+    state, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), copies))
+    state = state.replace(step_count=jnp.arange(copies, dtype=jnp.int32) * 7 % 120)
+
+    @jax.jit
+    def rollout(state, key):
+        def step(carry, t):
+            actions = jax.random.randint(jax.random.fold_in(key, t), (copies,), 0, 4)
+            state, timestep = env.step(carry[0], actions)
+            return (state, timestep.observation), (timestep.reward, timestep.step_type)
+
+        return jax.lax.scan(step, (state, first.observation), jnp.arange(steps))
+
+    return lambda key: rollout(state, key)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--boxoban", required=True, help="a bank of 10x10 levels with four boxes")
+    parser.add_argument("--rush-hour", required=True, help="a bank of Rush Hour levels")
+    parser.add_argument("--copies", type=int, default=1024)
+    parser.add_argument("--steps", type=int, default=64, help="steps of a turn")
+    parser.add_argument("--rounds", type=int, default=10)
+    parser.add_argument("--json", help="where to write the result")
+    args = parser.parse_args()
+
+    boxoban, rush_hour = open_bank(args.boxoban), open_bank(args.rush_hour)
+    contestants = {
+        "jumanji_sokoban": jumanji(boxoban, args.copies, args.steps),
+        "boxoban": ours(Boxoban(boxoban.on_device()), args.copies, args.steps),
+        "rush_hour": ours(RushHour(rush_hour.on_device()), args.copies, args.steps),
+    }
+    seconds = dict.fromkeys(contestants, float("inf"))
+    for turn in tqdm(range(args.rounds + 1)):
+        for name, rollout in contestants.items():
+            began = time.perf_counter()
+            jax.block_until_ready(rollout(jax.random.key(turn)))
+            if turn:  # the first one compiles
+                seconds[name] = min(seconds[name], time.perf_counter() - began)
+    rates = {name: args.copies * args.steps / best for name, best in seconds.items()}
+    base = rates["jumanji_sokoban"]
+    result = {
+        "command": f"python benchmarks/worlds.py --rounds {args.rounds}",
+        "commit": subprocess.run(
+            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
+        ).stdout.strip(),
+        "date": date.today().isoformat(),
+        "machine": f"{jax.default_backend()}, {platform.machine()}, {jax.device_count()} device",
+        "copies": args.copies,
+        "levels": {"boxoban": len(boxoban), "rush_hour": len(rush_hour)},
+        "million_steps_per_second": {name: round(rate / 1e6, 2) for name, rate in rates.items()},
+        "relative_to_jumanji": {name: round(rate / base, 2) for name, rate in rates.items()},
+    }
+    print(json.dumps(result, indent=2))
+    if args.json:
+        with open(args.json, "w") as file:
+            json.dump(result, file, indent=2)
+            file.write("\n")
+
+
+if __name__ == "__main__":
+    main()

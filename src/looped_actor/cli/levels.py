@@ -1,0 +1,300 @@
+"""`looped-actor levels`: build, look at and solve banks of levels."""
+
+import pathlib
+from typing import Annotated
+
+import tyro
+
+from looped_actor.cli.progress import progress_bar
+
+app = tyro.extras.SubcommandApp()
+build = tyro.extras.SubcommandApp()
+app.command(build, name="build", help="Make banks: from files of others, or by generating.")
+
+Bank = Annotated[pathlib.Path, tyro.conf.Positional]
+
+
+@build.command(name="boxoban")
+def build_boxoban(
+    *,
+    out: pathlib.Path = pathlib.Path("levels"),
+    source: pathlib.Path | None = None,
+    splits: tuple[str, ...] = (),
+    train: int = 10_000,
+    valid: int = 1_000,
+    test: int = 1_000,
+    height: int = 10,
+    width: int = 10,
+    boxes: int = 4,
+    pulls: tuple[int, int] = (5, 60),
+    floor: float = 0.6,
+    seed: int = 0,
+    workers: int | None = None,
+) -> None:
+    """Make banks of Boxoban levels: generated ones, or with --source from a copy of the Boxoban collection.
+
+    Generated levels come from reverse play, are certified by the optimal solver, and are the same for the
+    same options whatever the number of workers. Interrupted, the same command goes on.
+
+    Example: looped-actor levels build boxoban --source boxoban-levels --splits unfiltered/train
+
+    Example: looped-actor levels build boxoban --height 7 --width 7 --boxes 2 --train 5000
+
+    Args:
+      out: Folder to write `boxoban-<split>.levels` to.
+      source: A copy of the repository google-deepmind/boxoban-levels, to import instead of generating.
+      splits: Which of its folders to import, such as unfiltered/train. Default: all that are there.
+      train: Levels to generate for training.
+      valid: Levels to generate for validation.
+      test: Levels to generate for testing.
+      height: Rows of a generated board, walls included.
+      width: Columns of a generated board, walls included.
+      boxes: Boxes of a generated board.
+      pulls: Least and most drags of reverse play: more give longer solutions.
+      floor: Share of the inner cells that are floor, at least.
+      seed: Seed of the generator.
+      workers: Processes. Default: one for each core.
+    """
+    from looped_actor.levels import BoxobanRecipe, read_boxoban, write_bank
+
+    if source is None:
+        recipe = BoxobanRecipe(height, width, boxes, pulls[0], pulls[1], floor, seed=seed)
+        _generate("boxoban", recipe, out, train, valid, test, workers)
+        return
+    found = sorted({str(path.parent.relative_to(source)) for path in source.glob("**/*.txt")})
+    for split in splits or [name for name in found if name != "."]:
+        with progress_bar(split) as progress:
+            bank = read_boxoban(source, split, progress)
+        write_bank(bank, path := out / f"boxoban-{split.replace('/', '-')}.levels")
+        print(f"{path}: {len(bank):,} levels")
+    if not (splits or found):
+        raise ValueError(f"{source}: no level files (*.txt) in this folder; is it a copy of boxoban-levels?")
+
+
+@build.command(name="rush-hour")
+def build_rush_hour(
+    *,
+    out: pathlib.Path = pathlib.Path("levels"),
+    source: pathlib.Path | None = None,
+    licence: str = "not stated: see the source",
+    train: int = 10_000,
+    valid: int = 1_000,
+    test: int = 1_000,
+    height: int = 6,
+    width: int = 6,
+    moves: tuple[int, int] = (1, 15),
+    vehicles: tuple[int, int] = (8, 13),
+    max_walls: int = 0,
+    seed: int = 0,
+    enumerate_all: bool = False,
+    workers: int | None = None,
+) -> None:
+    """Make banks of Rush Hour levels: generated ones, or with --source from the text of the public database.
+
+    A generated level is the hardest board of its cluster, its length is certified by exploring the whole
+    cluster, and no cluster gives two levels: so no board of one split is reachable from another. The same
+    options give the same files whatever the number of workers. Interrupted, the same command goes on.
+
+    Example: looped-actor levels build rush-hour --train 200000 --valid 10000 --test 10000
+
+    Example: looped-actor levels build rush-hour --source rush.txt --valid 10000 --test 10000
+
+    Example: looped-actor levels build rush-hour --enumerate-all --height 5 --width 5
+
+    Args:
+      out: Folder to write `rush-hour-<split>.levels` to.
+      source: Text with rows `moves board clustersize`, to import instead of generating.
+      licence: The licence of that text, to be kept with the levels.
+      train: Levels to generate for training. Of an import, all that are not for validation or testing.
+      valid: Levels for validation.
+      test: Levels for testing.
+      height: Rows of a generated board.
+      width: Columns of a generated board.
+      moves: Least and most moves of an optimal solution.
+      vehicles: Least and most vehicles of a generated board, red car included.
+      max_walls: A generated board has any number of walls up to this.
+      seed: Seed of the generator, or of the draw that splits an import.
+      enumerate_all: Make one bank of all interesting positions of a board up to 5x5, instead of drawing some.
+      workers: Processes. Default: one for each core.
+    """
+    from looped_actor.levels import (
+        RushHourRecipe,
+        enumerated,
+        read_rush_hour_database,
+        split_at_random,
+        write_bank,
+    )
+
+    if enumerate_all:
+        if max(height, width) > 5:
+            raise ValueError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
+        with progress_bar("enumerating") as progress:
+            bank = enumerated(height, width, progress=progress)
+        write_bank(bank, path := out / f"rush-hour-all-{height}x{width}.levels")
+        print(f"{path}: {len(bank):,} levels")
+        return
+    if source is None:
+        recipe = RushHourRecipe(height, width, *moves, *vehicles, max_walls, seed=seed)
+        _generate("rush-hour", recipe, out, train, valid, test, workers)
+        return
+    with progress_bar(source.name) as progress:
+        bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
+    for split, part in split_at_random(bank, {"test": test, "valid": valid}, seed).items():
+        write_bank(part, path := out / f"rush-hour-{split}.levels")
+        print(f"{path}: {len(part):,} levels")
+
+
+def _generate(
+    game: str, recipe, out: pathlib.Path, train: int, valid: int, test: int, workers: int | None
+) -> None:
+    from looped_actor.levels import generate, write_bank
+    from looped_actor.levels.batches import default_workers, forget
+
+    parts = out / ".unfinished"
+    with progress_bar("generating") as progress:
+        banks = generate(
+            recipe,
+            {"test": test, "valid": valid, "train": train},  # so a larger train leaves the others as they are
+            workers=workers or default_workers(),
+            parts=parts,
+            progress=progress,
+        )
+    for split, bank in banks.items():
+        write_bank(bank, path := out / f"{game}-{split}.levels")
+        print(f"{path}: {len(bank):,} levels")
+    forget(parts)
+
+
+@app.command(name="info")
+def info(bank: Bank, /) -> None:
+    """Say what a bank holds, and check every level of it.
+
+    Example: looped-actor levels info levels/rush-hour-test.levels
+
+    Args:
+      bank: The file.
+    """
+    from rich.console import Console
+    from rich.table import Table
+
+    from looped_actor.levels import open_bank
+
+    opened = open_bank(bank)
+    opened.check()
+    about = opened.info
+    table = Table(title=str(bank), show_header=False)
+    table.add_row("game", about.game)
+    table.add_row("levels", f"{about.count:,}, all valid")
+    table.add_row("board", f"{about.height} x {about.width}")
+    table.add_row("source", about.source)
+    table.add_row("licence", about.licence)
+    table.add_row("checksum", f"{about.checksum[:16]}..., holds")
+    for column, values in opened.columns.items():
+        if len(values) and column != "cluster":
+            table.add_row(column, f"{values.min():,} to {values.max():,}, mean {values.mean():,.1f}")
+    Console().print(table)
+
+
+@app.command(name="show")
+def show(
+    bank: Bank,
+    /,
+    *,
+    index: int = 0,
+    count: int = 1,
+    solve: bool = False,
+    out: pathlib.Path | None = None,
+) -> None:
+    """Show levels in the terminal, or draw them into a file.
+
+    Example: looped-actor levels show levels/boxoban-test.levels --index 3
+
+    Example: looped-actor levels show levels/boxoban-test.levels --count 12 --out sheet.png
+
+    Example: looped-actor levels show levels/rush-hour-test.levels --index 7 --solve --out solution.gif
+
+    Args:
+      bank: The file.
+      index: The first level to show, counted from 0.
+      count: How many.
+      solve: Play the optimal solution of one level: in the terminal as text, or as a GIF.
+      out: A .png, .svg or (with --solve) .gif file to write.
+    """
+    from looped_actor.levels import open_bank
+    from looped_actor.levels.replay import solution_boards
+
+    if count < 1:
+        raise ValueError(f"--count must be at least 1, not {count}")
+    opened = open_bank(bank)
+    boards = [opened.board(i) for i in range(index, index + count)]
+    if solve:
+        boards = solution_boards(boards[0])
+    _present(boards, out, episode=solve)
+
+
+def _present(boards: list, out: pathlib.Path | None, *, episode: bool) -> None:
+    from rich.console import Console
+
+    from looped_actor.games.pictures import save, save_episode, terminal_text
+
+    if out is None:
+        for board in boards:
+            Console().print(terminal_text(board), "")
+    elif episode:
+        save_episode(boards, out)
+    else:
+        save(boards, out)
+    if out is not None:
+        print(f"{out}: {len(boards)} {'frames' if episode else 'levels'}")
+
+
+@app.command(name="solve")
+def solve(
+    bank: Bank,
+    /,
+    *,
+    out: pathlib.Path | None = None,
+    first: int = 0,
+    count: int | None = None,
+    node_limit: int = 3_000_000,
+    workers: int | None = None,
+) -> None:
+    """Solve levels optimally in moves, and write the solutions.
+
+    Interrupted, the same command goes on where it stopped.
+
+    Example: looped-actor levels solve levels/boxoban-test.levels --count 100
+
+    Args:
+      bank: The file with the levels.
+      out: The file for the solutions. Default: beside the bank, ending in .solutions.
+      first: The first level to solve, counted from 0.
+      count: How many to solve. Default: all from there on.
+      node_limit: States after which a search gives up and says so.
+      workers: Processes. Default: one for each core.
+    """
+    from looped_actor.levels import open_bank, solve_bank, write_solutions
+    from looped_actor.levels.batches import default_workers, forget
+    from looped_actor.solvers import SolveStatus
+
+    out = out or bank.with_suffix(".solutions")
+    parts = out.with_name(f".{out.name}.unfinished")
+    with progress_bar("solving") as progress:
+        solutions = solve_bank(
+            open_bank(bank),
+            first=first,
+            count=count,
+            node_limit=node_limit,
+            workers=workers or default_workers(),
+            parts=parts,
+            progress=progress,
+        )
+    write_solutions(solutions, out)
+    forget(parts)
+    for status in SolveStatus:
+        number = int((solutions.status == status.value).sum())
+        print(f"{status.name.lower().replace('_', ' ')}: {number:,} of {len(solutions):,}")
+    solved = solutions.status == SolveStatus.SOLVED.value
+    if solved.any():
+        lengths = solutions.move_counts[solved]
+        print(f"moves: {lengths.min()} to {lengths.max()}, mean {lengths.mean():.1f}\n{out}")

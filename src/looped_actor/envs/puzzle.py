@@ -1,0 +1,122 @@
+"""The two puzzles as environments: the paper's observations, rewards and time limits."""
+
+import functools
+from dataclasses import dataclass
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, UInt8
+
+from looped_actor.envs.base import LevelSource, Outcome
+from looped_actor.games import boxoban_jax, rush_hour_jax
+from looped_actor.games.boxoban import Cell as BoxobanCell
+from looped_actor.games.boxoban_jax import BoxobanState
+from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.games.rush_hour import Cell as RushHourCell
+from looped_actor.games.rush_hour_jax import RushHourState
+
+STEP_REWARD = -0.1
+BOX_REWARD = 1.0
+SOLVED_REWARD = 10.0
+
+_pytree = functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("levels",), meta_fields=("time_limit",)
+)
+
+
+def planes(cells: UInt8[Array, "*b h w"], kinds: int) -> UInt8[Array, "*b h w kinds"]:
+    """One plane of zeros and ones for each kind of cell: its bit in the sum."""
+
+    def spread(four: UInt8[Array, "*b h w"]) -> UInt8[Array, "*b h w 4"]:
+        # Four bits become four bytes by one multiplication, which is far faster than four shifts: the
+        # factor has a one at bits 0, 7, 14 and 21, so that bit k of the cell arrives at bit 8k.
+        bytes_of_bits = (four.astype(jnp.uint32) * 0x204081) & 0x01010101
+        return jax.lax.bitcast_convert_type(bytes_of_bits, jnp.uint8)
+
+    if kinds <= 4:
+        return spread(cells & 15)[..., :kinds]
+    return jnp.concatenate([spread(cells & 15), spread(cells >> 4)], axis=-1)[..., :kinds]
+
+
+def _drawn(levels: LevelSource, key: Array) -> Int[Array, ""]:
+    return jax.random.randint(key, (), 0, levels.count)
+
+
+@_pytree
+@dataclass(frozen=True)
+class Boxoban:
+    """Push every box onto a target. Actions are `Direction`s.
+
+    Each step costs 0.1; a box that enters a target gives 1, one that leaves it costs 1, and the last one
+    to enter gives 10 more. Planes: wall, box, target, player.
+    """
+
+    levels: LevelSource
+    time_limit: int = BOXOBAN.time_limit
+
+    @property
+    def num_actions(self) -> int:
+        """Up, right, down, left."""
+        return 4
+
+    def reset(self, key: Array) -> BoxobanState:
+        """A level drawn uniformly."""
+        return self.start(_drawn(self.levels, key))
+
+    def start(self, level: Int[Array, ""]) -> BoxobanState:
+        """A chosen level."""
+        return boxoban_jax.start(self.levels.cells(level))
+
+    def step(self, state: BoxobanState, action: Int[Array, ""]) -> tuple[BoxobanState, Outcome]:
+        """Walk, and push what stands in the way."""
+        after = boxoban_jax.move(state, action)
+        solved = after.unplaced == 0
+        placed = (state.unplaced - after.unplaced).astype(jnp.float32)
+        reward = STEP_REWARD + BOX_REWARD * placed + SOLVED_REWARD * solved
+        return after, Outcome(reward, solved, solved)
+
+    def observe(self, state: BoxobanState) -> UInt8[Array, "*b h w 4"]:
+        """Planes: wall, box, target, player."""
+        return planes(state.cells, len(BoxobanCell))
+
+
+@_pytree
+@dataclass(frozen=True)
+class RushHour:
+    """Clear the red car's way to the right border. Action `2 x cell + forward` slides what is on that cell.
+
+    Each step costs 0.1 and solving gives 10. Besides, a step earns what it adds to the potential: minus the
+    occupied cells ahead of the red car, minus its distance to the exit. Planes: occupied, red, wall,
+    horizontal, vertical, link right, link down.
+    """
+
+    levels: LevelSource
+    time_limit: int = RUSH_HOUR.time_limit
+
+    @property
+    def num_actions(self) -> int:
+        """Two for each cell."""
+        return 2 * self.levels.shape[0] * self.levels.shape[1]
+
+    def reset(self, key: Array) -> RushHourState:
+        """A level drawn uniformly."""
+        return self.start(_drawn(self.levels, key))
+
+    def start(self, level: Int[Array, ""]) -> RushHourState:
+        """A chosen level."""
+        return rush_hour_jax.start(self.levels.cells(level))
+
+    def step(self, state: RushHourState, action: Int[Array, ""]) -> tuple[RushHourState, Outcome]:
+        """Slide one vehicle by one cell."""
+        after = rush_hour_jax.slide(state, action)
+        solved = after.distance_to_exit == 0
+
+        def potential(state: RushHourState) -> Array:
+            return -(state.blockers + state.distance_to_exit).astype(jnp.float32)
+
+        reward = STEP_REWARD + potential(after) - potential(state) + SOLVED_REWARD * solved
+        return after, Outcome(reward, solved, solved)
+
+    def observe(self, state: RushHourState) -> UInt8[Array, "*b h w 7"]:
+        """Planes: occupied, red, wall, horizontal, vertical, link right, link down."""
+        return planes(state.cells, len(RushHourCell))

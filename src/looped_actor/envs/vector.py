@@ -1,0 +1,134 @@
+"""Many copies of an environment in step, each started anew when its episode ends."""
+
+import functools
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped, UInt32
+
+from looped_actor.envs.base import Environment
+from looped_actor.loop.rng import Stream, addressed_key
+
+RESET_BLOCK = 32
+"""Copies that are started anew together. Resets are rare: they should cost what the few cost, not all."""
+
+
+class EpisodeStatistics(NamedTuple):
+    """The episode so far; at its end, the whole of it."""
+
+    returns: Float[Array, " b"]
+    """Sum of rewards."""
+    length: Int[Array, " b"]
+    success: Bool[Array, " b"]
+
+
+class TimeStep(NamedTuple):
+    """What a step of all copies brought."""
+
+    observation: PyTree[Shaped[Array, "b ..."]]
+    """What to act on next: where an episode ended, the first of the next."""
+    reward: Float[Array, " b"]
+    terminated: Bool[Array, " b"]
+    """The episode truly ended: nothing is to be expected after it."""
+    truncated: Bool[Array, " b"]
+    """The time limit cut the episode off: the value of `final_observation` is still to be expected."""
+    final_observation: PyTree[Shaped[Array, "b ..."]]
+    """What this step led to, before any new start. Costs nothing where it is not used."""
+    episode: EpisodeStatistics
+
+    @property
+    def done(self) -> Bool[Array, " b"]:
+        """Whether an episode ended, for either reason."""
+        return self.terminated | self.truncated
+
+
+class VectorState(NamedTuple):
+    """All copies. Save it to go on exactly from here."""
+
+    states: PyTree
+    copy: Int[Array, " b"]
+    """Which copy each row is: part of the address of its random draws, wherever the row may be computed."""
+    episode: Int[Array, " b"]
+    """Episodes begun, the present one included."""
+    statistics: EpisodeStatistics
+    root: Key[Array, ""] | UInt32[Array, "2"]
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("env",), meta_fields=("num_envs",))
+@dataclass(frozen=True)
+class VectorEnv:
+    """`num_envs` copies of an environment. A pytree: pass it into jitted functions.
+
+    ```python
+    vector = VectorEnv(Boxoban(bank.on_device()), num_envs=1024)
+    state, observation = jax.jit(VectorEnv.reset)(vector, jax.random.key(0))
+    state, timestep = jax.jit(VectorEnv.step, donate_argnums=1)(vector, state, actions)
+    ```
+    """
+
+    env: Environment
+    num_envs: int
+
+    def reset(self, root: Key[Array, ""] | UInt32[Array, "2"]) -> tuple[VectorState, PyTree]:
+        """All copies at the start of their first episode, and what they see."""
+        copy = jnp.arange(self.num_envs, dtype=jnp.int32)
+        episode = jnp.ones_like(copy)
+        states = self._begin(root, copy, episode)
+        statistics = EpisodeStatistics(
+            jnp.zeros(self.num_envs), jnp.zeros_like(copy), jnp.zeros(self.num_envs, bool)
+        )
+        return VectorState(states, copy, episode, statistics, root), self._observe(states)
+
+    def step(self, state: VectorState, actions: Int[Array, " b"]) -> tuple[VectorState, TimeStep]:
+        """One step of every copy; those whose episode ends begin the next one."""
+        states, outcome = jax.vmap(self.env.step)(state.states, actions)
+        before = state.statistics
+        episode = EpisodeStatistics(
+            before.returns + outcome.reward, before.length + 1, before.success | outcome.success
+        )
+        truncated = (episode.length >= self.env.time_limit) & ~outcome.terminated
+        final_observation = self._observe(states)
+        after = self._restart(
+            state._replace(states=states, statistics=episode), outcome.terminated | truncated
+        )
+        timestep = TimeStep(
+            self._observe(after.states),
+            outcome.reward,
+            outcome.terminated,
+            truncated,
+            final_observation,
+            episode,
+        )
+        return after, timestep
+
+    def _begin(self, root: Array, copy: Int[Array, " n"], episode: Int[Array, " n"]) -> PyTree:
+        def begin(copy: Array, episode: Array) -> PyTree:
+            return self.env.reset(addressed_key(root, Stream.LEVEL, copy, episode))
+
+        return jax.vmap(begin)(copy, episode)
+
+    def _observe(self, states: PyTree) -> PyTree:
+        return jax.vmap(self.env.observe)(states)
+
+    def _restart(self, state: VectorState, done: Bool[Array, " b"]) -> VectorState:
+        """Begin the next episode of the copies that are done, a block of them at a time."""
+        rows = done.shape[0]
+        block = min(RESET_BLOCK, rows)
+
+        def restart_some(carry: tuple[VectorState, Array]) -> tuple[VectorState, Array]:
+            state, done = carry
+            (some,) = jnp.nonzero(done, size=block, fill_value=rows)  # a row that is not there is dropped
+            episode = state.episode.at[some].get(mode="clip") + 1
+            fresh = self._begin(state.root, state.copy.at[some].get(mode="clip"), episode)
+            put = functools.partial(jax.tree.map, lambda all, new: all.at[some].set(new, mode="drop"))
+            zero = EpisodeStatistics(jnp.zeros(block), jnp.zeros(block, jnp.int32), jnp.zeros(block, bool))
+            state = state._replace(
+                states=put(state.states, fresh),
+                episode=put(state.episode, episode),
+                statistics=put(state.statistics, zero),
+            )
+            return state, done.at[some].set(False, mode="drop")
+
+        return jax.lax.while_loop(lambda carry: carry[1].any(), restart_some, (state, done))[0]

@@ -1,0 +1,92 @@
+"""Long work in batches: over processes, in order, and resumable.
+
+What comes out does not depend on the number of workers: batches are fixed beforehand, and results are
+taken in their order. Each finished batch is kept in a file of its own, so an interrupted job goes on where
+it stopped.
+"""
+
+import multiprocessing
+import os
+import pathlib
+import shutil
+from collections import deque
+from collections.abc import Callable, Generator, Iterable
+from concurrent.futures import ProcessPoolExecutor
+from typing import TypeVar
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+Task = TypeVar("Task")
+Arrays = dict[str, np.ndarray]
+
+
+def default_workers() -> int:
+    """One for each core that this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def run_batches(
+    work: Callable[[Task], Arrays],
+    tasks: Iterable[Task],
+    *,
+    workers: int,
+    parts: pathlib.Path | None = None,
+) -> Generator[Arrays, None, None]:
+    """`work` of each task, in order. `parts` is where finished batches are kept, and found again.
+
+    `work` must be importable, its results must depend on the task alone, and `parts` must belong to this
+    job alone. Tasks may go on forever: only a few more than asked for are begun.
+    """
+    if workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    if parts is not None:
+        parts.mkdir(parents=True, exist_ok=True)
+    if workers == 1:
+        for number, task in enumerate(tasks):
+            yield _kept(parts, number) or _keep(parts, number, work(task))
+        return
+    # Not forked: JAX has threads, and a forked thread pool hangs.
+    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+        numbered = enumerate(tasks)
+        pending = deque()
+
+        def begin_next() -> None:
+            for number, task in numbered:
+                pending.append((number, _kept(parts, number) or pool.submit(work, task)))
+                return
+
+        try:
+            for _ in range(2 * workers):
+                begin_next()
+            while pending:
+                number, result = pending.popleft()
+                arrays = result if isinstance(result, dict) else _keep(parts, number, result.result())
+                begin_next()
+                yield arrays
+        finally:
+            pool.shutdown(wait=True, cancel_futures=True)
+
+
+def forget(parts: pathlib.Path) -> None:
+    """Remove the files of a job whose result is safe."""
+    shutil.rmtree(parts, ignore_errors=True)
+
+
+def _kept(parts: pathlib.Path | None, number: int) -> Arrays | None:
+    if parts is None:
+        return None
+    try:
+        return safetensors.numpy.load_file(parts / f"{number:06d}.part")
+    except (OSError, safetensors.SafetensorError):
+        return None  # not there yet, or cut short
+
+
+def _keep(parts: pathlib.Path | None, number: int, arrays: Arrays) -> Arrays:
+    if parts is not None:
+        path = parts / f"{number:06d}.part"
+        unfinished = path.with_suffix(".unfinished")
+        unfinished.write_bytes(safetensors.numpy.save(arrays))
+        os.replace(unfinished, path)
+    return arrays

@@ -1,0 +1,137 @@
+"""Whole banks from recipes: the same for any number of workers, resumable, splits disjoint."""
+
+import hashlib
+import itertools
+import json
+import pathlib
+from collections.abc import Mapping
+from dataclasses import asdict
+
+import numpy as np
+
+from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Game
+from looped_actor.levels import boxoban_generator, rush_hour_generator
+from looped_actor.levels.bank import LevelBank, make_bank
+from looped_actor.levels.batches import Arrays, run_batches
+from looped_actor.levels.boxoban_generator import BoxobanRecipe
+from looped_actor.levels.enumeration import enumerate_positions
+from looped_actor.levels.rush_hour_generator import RushHourRecipe
+from looped_actor.levels.sources import Progress, no_progress
+
+Recipe = BoxobanRecipe | RushHourRecipe
+GENERATED_LICENCE = "CC0-1.0"
+_SPARSE_BATCHES = 50  # so many without one new level, and the recipe is given up as exhausted
+
+
+def generate(
+    recipe: Recipe,
+    splits: Mapping[str, int],
+    *,
+    workers: int = 1,
+    parts: pathlib.Path | None = None,
+    progress: Progress = no_progress,
+) -> dict[str, LevelBank]:
+    """Banks of so many levels for each split, filled in the order given.
+
+    No level occurs twice. For Rush Hour no two levels share a cluster, so no board of one split can be
+    reached from a board of another. Put small splits first, and they stay the same when a later one grows.
+    `parts` keeps finished batches of this recipe, so that an interrupted job goes on.
+    """
+    wanted = sum(splits.values())
+    if wanted < 1 or min(splits.values()) < 0:
+        raise ValueError(f"there is nothing to generate: {dict(splits)}")
+    game, module = (
+        (BOXOBAN, boxoban_generator)
+        if isinstance(recipe, BoxobanRecipe)
+        else (RUSH_HOUR, rush_hour_generator)
+    )
+    if parts is not None:
+        parts = parts / recipe_digest(recipe)
+    tasks = ((recipe, batch) for batch in itertools.count())
+    collected: list[Arrays] = []
+    seen: set[bytes] = set()
+    barren = 0
+    batches = run_batches(module.generate_batch, tasks, workers=workers, parts=parts)
+    for batch in batches:
+        fresh = _first_seen(batch, seen)
+        barren = 0 if fresh.any() else barren + 1
+        collected.append({name: values[fresh] for name, values in batch.items()})
+        progress(min(len(seen), wanted), wanted)
+        if len(seen) >= wanted:
+            break
+        if barren == _SPARSE_BATCHES:
+            raise ValueError(
+                f"found {len(seen)} different levels of {wanted}, and none in the last "
+                f"{barren * module.CANDIDATES_PER_BATCH} candidates: ask for fewer, or for other boards"
+            )
+    batches.close()
+    columns = {name: np.concatenate([part[name] for part in collected]) for name in collected[0]}
+    return _split(game, columns, splits, recipe)
+
+
+def recipe_digest(recipe: Recipe) -> str:
+    """A short name for all that a recipe says."""
+    text = json.dumps([type(recipe).__name__, asdict(recipe)])
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def enumerated(height: int, width: int, *, progress: Progress = no_progress) -> LevelBank:
+    """All interesting Rush Hour positions of a small board, hardest first."""
+    puzzles = enumerate_positions(height, width, progress=progress).puzzles
+    columns = {
+        "moves": np.array([puzzle.moves for puzzle in puzzles], np.uint16),
+        "cluster_size": np.array([puzzle.cluster_size for puzzle in puzzles], np.uint32),
+    }
+    cells = np.array([puzzle.board.to_cells() for puzzle in puzzles], np.uint8).reshape(-1, height, width)
+    source = f"all interesting positions of {height}x{width}, by looped-actor"
+    return make_bank(RUSH_HOUR, cells, source=source, licence=GENERATED_LICENCE, columns=columns)
+
+
+def split_at_random(bank: LevelBank, splits: Mapping[str, int], seed: int) -> dict[str, LevelBank]:
+    """Disjoint splits of a bank, drawn without replacement; what is left over is `train`."""
+    held_out = sum(splits.values())
+    if min(splits.values(), default=0) < 0 or held_out >= len(bank):
+        raise ValueError(f"{dict(splits)} do not leave a level for training out of {len(bank)}")
+    order = np.random.default_rng(seed).permutation(len(bank))
+    parts = dict(zip([*splits, "train"], np.split(order, np.cumsum(list(splits.values()))), strict=True))
+    return {
+        name: make_bank(
+            bank.game,
+            bank.cells(np.sort(chosen)),
+            source=f"{bank.info.source}; {name}, drawn with seed {seed}",
+            licence=bank.info.licence,
+            columns={column: values[np.sort(chosen)] for column, values in bank.columns.items()},
+            name=f"{bank.name}, {name}",
+        )
+        for name, chosen in parts.items()
+    }
+
+
+def _first_seen(batch: Arrays, seen: set[bytes]) -> np.ndarray:
+    """Which levels of a batch are new, and remember them."""
+    identity = batch["cluster"] if "cluster" in batch else batch["cells"]
+    fresh = np.zeros(len(identity), bool)
+    for i, value in enumerate(identity):
+        key = value.tobytes()
+        if key not in seen:
+            seen.add(key)
+            fresh[i] = True
+    return fresh
+
+
+def _split(game: Game, columns: Arrays, splits: Mapping[str, int], recipe: Recipe) -> dict[str, LevelBank]:
+    cells = columns.pop("cells")
+    banks, first = {}, 0
+    for name, count in splits.items():
+        chosen = slice(first, first + count)
+        first += count
+        described = ", ".join(f"{key} {value}" for key, value in asdict(recipe).items())
+        banks[name] = make_bank(
+            game,
+            cells[chosen],
+            source=f"generated by looped-actor: {described}; levels {chosen.start} to {chosen.stop - 1}",
+            licence=GENERATED_LICENCE,
+            columns={column: values[chosen] for column, values in columns.items()},
+            name=name,
+        )
+    return banks

@@ -1,0 +1,172 @@
+"""Optimal solutions of all levels of a bank: over processes, resumable, in one file that executes nothing."""
+
+import hashlib
+import json
+import os
+import pathlib
+from dataclasses import asdict, dataclass
+from typing import NamedTuple
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+from jaxtyping import Int, Shaped
+
+from looped_actor.games import BoxobanBoard, Direction, LevelError, RushHourBoard
+from looped_actor.levels.bank import LevelBank
+from looped_actor.levels.batches import run_batches
+from looped_actor.levels.sources import Progress, no_progress
+from looped_actor.solvers import boxoban, rush_hour
+from looped_actor.solvers.boxoban import SolveStatus
+
+LEVELS_PER_BATCH = 50
+FORMAT = "looped-actor solutions 1"
+
+
+@dataclass(frozen=True)
+class SolveJob:
+    """What was solved, and how far the search went."""
+
+    game: str
+    bank_checksum: str
+    first: int
+    count: int
+    node_limit: int
+
+
+class _Batch(NamedTuple):
+    game: str
+    cells: np.ndarray
+    node_limit: int
+
+
+@dataclass(frozen=True)
+class Solutions:
+    """Solutions of consecutive levels of a bank, from level `job.first` on. All lists are joined end to end.
+
+    For Boxoban a move is a direction and a push is (box, direction). For Rush Hour a move is (vehicle,
+    distance) and there are no pushes. Levels that were not solved have none.
+    """
+
+    job: SolveJob
+    status: Int[np.ndarray, " n"]
+    """Values of `SolveStatus`."""
+    nodes: Int[np.ndarray, " n"]
+    all_moves: Shaped[np.ndarray, "m ..."]
+    all_pushes: Int[np.ndarray, "p 2"]
+    move_counts: Int[np.ndarray, " n"]
+    push_counts: Int[np.ndarray, " n"]
+
+    def __len__(self) -> int:
+        return len(self.status)
+
+    def moves(self, index: int) -> np.ndarray:
+        """The moves of one level; the first solved one has index 0."""
+        end = int(self.move_counts[: index + 1].sum(dtype=np.int64))
+        return self.all_moves[end - int(self.move_counts[index]) : end]
+
+    def pushes(self, index: int) -> np.ndarray:
+        """The pushes of one level."""
+        end = int(self.push_counts[: index + 1].sum(dtype=np.int64))
+        return self.all_pushes[end - int(self.push_counts[index]) : end]
+
+
+def solve_bank(
+    bank: LevelBank,
+    *,
+    first: int = 0,
+    count: int | None = None,
+    node_limit: int = boxoban.DEFAULT_NODE_LIMIT,
+    workers: int = 1,
+    parts: pathlib.Path | None = None,
+    progress: Progress = no_progress,
+) -> Solutions:
+    """Solve levels of a bank optimally. `parts` keeps finished batches, so that a job can be resumed."""
+    count = len(bank) - first if count is None else count
+    if first < 0 or count < 1 or first + count > len(bank):
+        raise LevelError(f"no {count} levels from {first} on; there are {len(bank)}", source=bank.name)
+    job = SolveJob(bank.info.game, bank.info.checksum, first, count, node_limit)
+    if parts is not None:
+        parts = parts / hashlib.sha256(json.dumps(asdict(job)).encode()).hexdigest()[:16]
+    tasks = (
+        _Batch(job.game, bank.cells(slice(begin, min(begin + LEVELS_PER_BATCH, first + count))), node_limit)
+        for begin in range(first, first + count, LEVELS_PER_BATCH)
+    )
+    batches, done = [], 0
+    for batch in run_batches(solve_batch, tasks, workers=workers, parts=parts):
+        batches.append(batch)
+        done += len(batch["status"])
+        progress(done, count)
+    return Solutions(job, **{name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]})
+
+
+def solve_batch(task: _Batch) -> dict[str, np.ndarray]:
+    """Solve some levels: what a worker does."""
+    solve = _solve_boxoban if task.game == "boxoban" else _solve_rush_hour
+    solved = [solve(cells, task.node_limit) for cells in task.cells]
+    return {
+        "status": np.array([s.status for s in solved], np.uint8),
+        "nodes": np.array([s.nodes for s in solved], np.uint32),
+        "all_moves": np.concatenate([s.moves for s in solved]),
+        "all_pushes": np.concatenate([s.pushes for s in solved]),
+        "move_counts": np.array([len(s.moves) for s in solved], np.uint16),
+        "push_counts": np.array([len(s.pushes) for s in solved], np.uint16),
+    }
+
+
+def _solve_boxoban(cells: np.ndarray, node_limit: int) -> boxoban.PackedSolution:
+    return boxoban.solve_cells(cells, node_limit=node_limit)
+
+
+def _solve_rush_hour(cells: np.ndarray, node_limit: int) -> boxoban.PackedSolution:
+    solution = rush_hour.solve(RushHourBoard.from_cells(cells), node_limit=node_limit)
+    moves = np.array(solution.moves, np.int8).reshape(-1, 2)
+    return boxoban.PackedSolution(solution.status.value, moves, np.empty((0, 2), np.uint8), solution.nodes)
+
+
+def replays(bank: LevelBank, solutions: Solutions, index: int) -> bool:
+    """Whether a solution, played by the plain rules, wins its level."""
+    board, moves = bank.board(solutions.job.first + index), solutions.moves(index)
+    if isinstance(board, BoxobanBoard):
+        for move in moves:
+            board = board.move(Direction(int(move)))
+        return board.solved
+    slides = tuple(rush_hour.Slide(int(vehicle), int(distance)) for vehicle, distance in moves)
+    return rush_hour.play(board, slides)[-1].solved
+
+
+def write_solutions(solutions: Solutions, path: str | os.PathLike) -> None:
+    """Write solutions. The file appears only when it is whole."""
+    path = pathlib.Path(path)
+    arrays = {name: value for name, value in vars(solutions).items() if name != "job"}
+    header = json.dumps({"format": FORMAT, **asdict(solutions.job)}, sort_keys=True)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
+    unfinished.write_bytes(safetensors.numpy.save(arrays, metadata={"solutions": header}))
+    os.replace(unfinished, path)
+
+
+def open_solutions(path: str | os.PathLike, bank: LevelBank | None = None) -> Solutions:
+    """Read solutions; if a bank is given, they must be of its levels."""
+    name = os.fspath(path)
+    try:
+        with safetensors.safe_open(path, framework="numpy") as file:
+            header = json.loads((file.metadata() or {})["solutions"])
+            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+        if header.pop("format") != FORMAT:
+            raise LevelError(f"not in the format {FORMAT!r}", source=name)
+        solutions = Solutions(SolveJob(**header), **arrays)
+    except LevelError:
+        raise
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
+        raise LevelError(
+            f"this is no file of solutions ({type(error).__name__}: {error})", source=name
+        ) from None
+    if bank is not None and solutions.job.bank_checksum != bank.info.checksum:
+        raise LevelError(f"these solutions are of other levels than {bank.name}", source=name)
+    return solutions
+
+
+def solved_share(solutions: Solutions) -> float:
+    """The part of the levels that was solved within the limit."""
+    return float((solutions.status == SolveStatus.SOLVED.value).mean())

@@ -1,0 +1,165 @@
+"""Levels from files as others publish them: the Boxoban collection and the Rush Hour database."""
+
+import os
+import pathlib
+import re
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from looped_actor.games import LevelError, RushHourBoard
+from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard, valid
+from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.levels.bank import LevelBank, make_bank
+
+BOXOBAN_SOURCE = "DeepMind boxoban-levels"
+BOXOBAN_LICENCE = "Apache-2.0"
+MAX_FILE_BYTES = 1 << 30
+
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
+
+
+class _Block(NamedTuple):
+    line: int
+    rows: list[str]
+
+
+def read_boxoban_file(path: str | os.PathLike) -> np.ndarray:
+    """All levels of one file of the upstream layout, as (n, h, w) cell sums: also the last.
+
+    Each level is a line `; number` followed by its rows. All levels of a file have one size.
+    """
+    name, text = os.fspath(path), _read_text(path)
+    blocks = list(_blocks(text, name))
+    rows = [row for block in blocks for row in block.rows]
+    height, width = len(blocks[0].rows), len(blocks[0].rows[0])
+    if all(len(block.rows) == height for block in blocks) and all(len(row) == width for row in rows):
+        codes = np.frombuffer("".join(rows).encode("utf-32-le"), np.uint32)
+        known = codes < 128
+        cells = _CELL_OF_CHARACTER[np.where(known, codes, 0)].reshape(-1, height, width)
+        if height * width > 1 and valid(cells).all():
+            return cells
+    # Something is wrong. The plain reader says what, and where.
+    boards = [BoxobanBoard.parse("\n".join(b.rows), source=name, line=b.line).to_cells() for b in blocks]
+    for block, board in zip(blocks, boards, strict=True):
+        if board.shape != boards[0].shape:
+            sizes = "{}x{}".format(*board.shape), "{}x{}".format(*boards[0].shape)
+            problem = f"a level of {sizes[0]} in a file that began with {sizes[1]}"
+            raise LevelError(problem, source=name, line=block.line)
+    return np.stack(boards)
+
+
+def _blocks(text: str, name: str) -> Iterator[_Block]:
+    """The rows of each level and the line they begin at."""
+    line, rows, levels = 0, [], 0
+    for number, row in enumerate(text.split("\n"), 1):
+        row = row.removesuffix("\r")
+        if row and row[0] != ";":
+            if not rows:
+                line = number
+            rows.append(row)
+        elif rows:
+            yield _Block(line, rows)
+            rows, levels = [], levels + 1
+    if rows:
+        yield _Block(line, rows)
+    elif not levels:
+        raise LevelError("there is no level in this file", source=name, line=1)
+
+
+def read_boxoban(root: str | os.PathLike, split: str, progress: Progress = no_progress) -> LevelBank:
+    """A split of the Boxoban collection, for example `unfiltered/train`, from a copy of its repository."""
+    folder = pathlib.Path(root) / split
+    files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
+    if not files:
+        here = sorted({str(p.parent.relative_to(root)) for p in pathlib.Path(root).glob("*/**/*.txt")})
+        known = f"; splits found there: {', '.join(here)}" if here else ""
+        raise LevelError(f"no level files (*.txt) in this folder{known}", source=str(folder))
+    parts = []
+    for done, path in enumerate(files):
+        progress(done, len(files))
+        cells = read_boxoban_file(path)
+        if parts and cells.shape[1:] != parts[0].shape[1:]:
+            problem = "levels of another size than those of the files before"
+            raise LevelError(problem, source=str(path), line=1)
+        parts.append(cells)
+    progress(len(files), len(files))
+    return make_bank(
+        BOXOBAN,
+        np.concatenate(parts),
+        source=f"{BOXOBAN_SOURCE}, {split}",
+        licence=BOXOBAN_LICENCE,
+        name=str(folder),
+    )
+
+
+_DATABASE_ROW = re.compile(r"(\d{1,5})\s+(\S+)\s+(\d{1,12})")
+
+
+def read_rush_hour_database(
+    path: str | os.PathLike,
+    *,
+    max_moves: int | None = 15,
+    source: str | None = None,
+    licence: str = "not stated: see the source",
+    progress: Progress = no_progress,
+) -> LevelBank:
+    """Rows `moves board clustersize` of the public Rush Hour database, at most `max_moves` long.
+
+    The optimal length is kept as the column `moves`, the size of the cluster as `cluster_size`.
+    """
+    name = os.fspath(path)
+    lines = _read_text(path).split("\n")
+    boards, moves, sizes = [], [], []
+    for number, row in enumerate(lines, 1):
+        if number % 4096 == 0:
+            progress(number, len(lines))
+        if not row.strip():
+            continue
+        match = _DATABASE_ROW.fullmatch(row.strip())
+        if match is None:
+            raise LevelError("expected `moves board clustersize`", source=name, line=number)
+        if max_moves is not None and int(match[1]) > max_moves:
+            continue
+        if int(match[1]) > 65_535 or int(match[3]) >= 2**32:
+            raise LevelError("a length or size beyond all reason", source=name, line=number)
+        cells = RushHourBoard.parse(match[2], source=name, line=number).to_cells()
+        if boards and cells.shape != boards[0].shape:
+            problem = "a board of another size than those before"
+            raise LevelError(problem, source=name, line=number)
+        boards.append(cells)
+        moves.append(int(match[1]))
+        sizes.append(int(match[3]))
+    progress(len(lines), len(lines))
+    if not boards:
+        raise LevelError(f"no level of at most {max_moves} moves in this file", source=name, line=1)
+    columns = {"moves": np.array(moves, np.uint16), "cluster_size": np.array(sizes, np.uint32)}
+    source = source or f"Rush Hour database text, {pathlib.Path(path).name}"
+    return make_bank(RUSH_HOUR, np.stack(boards), source=source, licence=licence, columns=columns, name=name)
+
+
+def _read_text(path: str | os.PathLike) -> str:
+    name = os.fspath(path)
+    try:
+        size = os.path.getsize(path)
+        if size > MAX_FILE_BYTES:
+            raise LevelError(f"{size} bytes; no level file is that large", source=name)
+        data = pathlib.Path(path).read_bytes()
+    except OSError as error:
+        raise LevelError(f"cannot be read: {error.strerror}", source=name) from None
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise LevelError("this is no text file", source=name, line=line) from None
+
+
+_CELL_OF_CHARACTER = np.full(128, 255, np.uint8)
+for _symbol, _cell in SYMBOLS.items():
+    _CELL_OF_CHARACTER[ord(_symbol)] = _cell

@@ -1,0 +1,73 @@
+"""Move-optimal solutions of Boxoban.
+
+The search itself is in `boxoban_kernel`; this is its face.
+"""
+
+from enum import Enum
+from typing import NamedTuple
+
+import numpy as np
+from jaxtyping import UInt8
+
+from looped_actor.games import BoxobanBoard, Direction
+from looped_actor.games.boxoban import Cell
+from looped_actor.solvers.boxoban_kernel import solve_kernel
+
+DEFAULT_NODE_LIMIT = 3_000_000
+
+
+class SolveStatus(Enum):
+    """How a search ended."""
+
+    SOLVED = 0
+    UNSOLVABLE = 1
+    """Proved: every state that can be reached was looked at, or has a box that is lost."""
+    NOT_WITHIN_LIMIT = 2
+    """Unknown: the limit was reached first."""
+
+
+class Push(NamedTuple):
+    """One push. Boxes are numbered by where they stand at the start, row by row."""
+
+    box: int
+    direction: Direction
+
+
+class BoxobanSolution(NamedTuple):
+    """The outcome of a search; moves and pushes are empty unless solved."""
+
+    status: SolveStatus
+    moves: tuple[Direction, ...]
+    pushes: tuple[Push, ...]
+    nodes: int
+    """States that were stored."""
+
+
+class PackedSolution(NamedTuple):
+    """A solution as arrays: what travels between processes and goes into files."""
+
+    status: int
+    moves: UInt8[np.ndarray, " m"]
+    pushes: UInt8[np.ndarray, "p 2"]
+    nodes: int
+
+
+def solve(board: BoxobanBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> BoxobanSolution:
+    """A solution with the fewest moves, from any position."""
+    packed = solve_cells(board.to_cells(), node_limit=node_limit)
+    return BoxobanSolution(
+        SolveStatus(packed.status),
+        tuple(Direction(int(move)) for move in packed.moves),
+        tuple(Push(int(box), Direction(int(direction))) for box, direction in packed.pushes),
+        packed.nodes,
+    )
+
+
+def solve_cells(cells: UInt8[np.ndarray, "h w"], *, node_limit: int = DEFAULT_NODE_LIMIT) -> PackedSolution:
+    """`solve` for a board as cell sums."""
+    if node_limit < 1:
+        raise ValueError(f"node_limit must be at least 1, not {node_limit}")
+    if int(((cells & Cell.BOX) != 0).sum()) > 255:
+        raise ValueError("more than 255 boxes")
+    status, moves, pushes, nodes = solve_kernel(cells, node_limit)
+    return PackedSolution(int(status), moves, pushes, int(nodes))
