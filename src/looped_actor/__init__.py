@@ -37,7 +37,10 @@ from looped_actor.models import (
     Stack,
     ValueHead,
 )
+from looped_actor.registration import register_environments
 from looped_actor.version import __version__
+
+register_environments()
 
 __all__ = [
     "DRC",

@@ -86,8 +86,13 @@ class BoxobanBoard:
 
     def to_cells(self) -> NDArray[np.uint8]:
         """The board as an array of `Cell` sums."""
-        cells = [self.at((r, c)) for r in range(self.height) for c in range(self.width)]
-        return np.array(cells, np.uint8).reshape(self.height, self.width)
+        cells = np.zeros((self.height, self.width), np.uint8)
+        sets = ((Cell.WALL, self.walls), (Cell.TARGET, self.targets), (Cell.BOX, self.boxes))
+        for kind, members in (*sets, (Cell.PLAYER, {self.player})):
+            if members:
+                rows, columns = zip(*members, strict=True)
+                cells[rows, columns] |= int(kind)
+        return cells
 
     @classmethod
     def from_cells(cls, cells: UInt8[np.ndarray, "h w"], *, source: str = "board") -> "BoxobanBoard":

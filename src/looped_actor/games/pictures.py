@@ -159,7 +159,7 @@ def _rush_hour(board: RushHourBoard) -> list[Shape]:
     for position in sorted(board.walls):
         shapes += _wall(*position, board.walls)
     cars = trucks = 0
-    for vehicle in board.others:
+    for vehicle in _by_lane(board):
         if vehicle.length == 2:
             shapes += _vehicle(vehicle, CARS[cars % len(CARS)])
             cars += 1
@@ -167,6 +167,16 @@ def _rush_hour(board: RushHourBoard) -> list[Shape]:
             shapes += _vehicle(vehicle, TRUCKS[trucks % len(TRUCKS)])
             trucks += 1
     return shapes + _vehicle(board.red, RED)
+
+
+def _by_lane(board: RushHourBoard) -> list[Vehicle]:
+    """The vehicles in an order that no move changes, so that each keeps its colour through an episode."""
+
+    def lane(vehicle: Vehicle) -> tuple[bool, int, int]:
+        row, column, _, horizontal = vehicle
+        return (True, row, column) if horizontal else (False, column, row)
+
+    return sorted(board.others, key=lane)
 
 
 def _vehicle(vehicle: Vehicle, paint: str) -> list[Shape]:
@@ -195,11 +205,9 @@ def _vehicle(vehicle: Vehicle, paint: str) -> list[Shape]:
     placed = []
     for shape in [shadow, *shapes]:
         if not vehicle.horizontal:
-            shape = (
-                shape._replace(x=shape.y, y=shape.x, width=shape.height, height=shape.width)
-                if (shape.height)
-                else shape._replace(x=shape.y, y=shape.x)
-            )
+            shape = shape._replace(x=shape.y, y=shape.x)
+            if not shape.is_circle:
+                shape = shape._replace(width=shape.height, height=shape.width)
         placed.append(_moved(shape, vehicle.column, vehicle.row))
     return placed
 
@@ -280,14 +288,19 @@ def save_episode(
     boards: Sequence[Board], path: str | os.PathLike, *, cell: int = 40, milliseconds: int = 160
 ) -> None:
     """Write the boards of an episode, one after the other, as .gif; it rests on the last one."""
+    from PIL import Image
+
     path = pathlib.Path(path)
     if path.suffix != ".gif":
         raise ValueError(f"{path}: an episode is written as .gif")
     if not boards:
         raise ValueError("there is no board to draw")
     frames = [_image(draw(board), cell) for board in boards]
-    # One palette for all frames, or colours flicker.
-    palette = frames[0].quantize(128)
+    # One palette for all frames, or colours flicker; the last frame has colours that the first has not.
+    both = Image.new("RGB", (frames[0].width, 2 * frames[0].height))
+    both.paste(frames[0], (0, 0))
+    both.paste(frames[-1], (0, frames[0].height))
+    palette = both.quantize(200)
     frames = [frame.quantize(palette=palette, dither=0) for frame in frames]
     durations = [milliseconds] * (len(frames) - 1) + [1200]
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -322,11 +335,12 @@ def _terminal_paints(board: Board) -> list[list[tuple[str, str, str]]]:
             BoxobanCell.PLAYER | BoxobanCell.TARGET: (":)", RED, "#3f6797"),
         }
         return [[looks[board.at((r, c))] for c in range(board.width)] for r in range(board.height)]
-    symbols = board.rows()
-    colours = {"A": RED, ".": FLOOR, "x": WALL}
-    others = sorted({symbol for row in symbols for symbol in row} - set(colours))
-    colours |= {symbol: (CARS + TRUCKS)[i % len(CARS + TRUCKS)] for i, symbol in enumerate(others)}
-    return [
-        [("  " if symbol in ".x" else symbol * 2, PAPER, colours[symbol]) for symbol in row]
-        for row in symbols
-    ]
+    paints = [[("  ", INK, FLOOR)] * board.width for _ in range(board.height)]
+    for row, column in board.walls:
+        paints[row][column] = ("  ", WALL, WALL)
+    colours = CARS + TRUCKS
+    for i, vehicle in enumerate([board.red, *_by_lane(board)]):
+        colour = RED if i == 0 else colours[(i - 1) % len(colours)]
+        for row, column in vehicle.cells():
+            paints[row][column] = ("══" if vehicle.horizontal else "║║", PAPER, colour)
+    return paints

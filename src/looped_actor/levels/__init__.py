@@ -1,6 +1,14 @@
 """Levels: banks, the files of others, generators, and optimal solutions of many."""
 
-from looped_actor.levels.bank import BankInfo, DeviceLevels, LevelBank, make_bank, open_bank, write_bank
+from looped_actor.levels.bank import (
+    BankInfo,
+    DeviceLevels,
+    LevelBank,
+    make_bank,
+    open_bank,
+    starter_bank,
+    write_bank,
+)
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.build import enumerated, generate, split_at_random
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
@@ -24,6 +32,7 @@ __all__ = [
     "read_rush_hour_database",
     "solve_bank",
     "split_at_random",
+    "starter_bank",
     "write_bank",
     "write_solutions",
 ]

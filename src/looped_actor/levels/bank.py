@@ -176,6 +176,12 @@ def open_bank(path: str | os.PathLike) -> LevelBank:
     return LevelBank(info, cells, tensors, name)
 
 
+def starter_bank(game: str) -> LevelBank:
+    """A thousand generated levels that come with the package: to begin with, not to train on."""
+    game_named(game)
+    return open_bank(pathlib.Path(__file__).parent / "starter" / f"{game}.levels")
+
+
 def _map_tensors(path: pathlib.Path, shapes: dict[str, tuple[str, list[int]]]) -> dict[str, np.ndarray]:
     """Views into the file. `safe_open` has checked the layout; it would copy, so the map is ours."""
     with path.open("rb") as file:

@@ -5,17 +5,14 @@ chance has it. Pulls are pushes played backwards, so the level can be solved; th
 its optimal lengths are kept.
 """
 
-# Numba infers types of its own: what Python calls an array or a number here, pyright cannot know.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
-
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.boxoban import SolveStatus, solve_cells
+from looped_actor.solvers.compiled import compiled
 
 CANDIDATES_PER_BATCH = 200
 
@@ -88,7 +85,7 @@ def generate_batch(task: tuple[BoxobanRecipe, int]) -> dict[str, np.ndarray]:
 _WALL, _BOX, _TARGET, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.TARGET), int(Cell.PLAYER)
 
 
-@numba.njit(cache=True)
+@compiled
 def _candidate(height, width, boxes, min_pulls, max_pulls, floor, seed, index):
     random = seeded(seed, index)
     cells = np.full((height, width), _WALL, np.uint8)
@@ -105,7 +102,7 @@ def _candidate(height, width, boxes, min_pulls, max_pulls, floor, seed, index):
     return cells
 
 
-@numba.njit(cache=True)
+@compiled
 def _carve(random, cells, floor):
     """Turn walls to floor along a random walk of short corridors and small chambers."""
     height, width = cells.shape
@@ -124,7 +121,7 @@ def _carve(random, cells, floor):
             column = min(max(column + (direction == 1) - (direction == 3), 1), width - 2)
 
 
-@numba.njit(cache=True)
+@compiled
 def _pull(random, cells):
     """Drag a random box by one to three cells, among all pulls that the player can walk to."""
     height, width = cells.shape

@@ -123,6 +123,8 @@ def _split(game: Game, columns: Arrays, splits: Mapping[str, int], recipe: Recip
     cells = columns.pop("cells")
     banks, first = {}, 0
     for name, count in splits.items():
+        if count == 0:
+            continue
         chosen = slice(first, first + count)
         first += count
         described = ", ".join(f"{key} {value}" for key, value in asdict(recipe).items())

@@ -5,16 +5,13 @@ boards are enumerated line by line; of a cluster, the one with the least key exp
 interesting if it is the hardest of a solvable cluster, and taking any unmoved vehicle off makes it easier.
 """
 
-# Numba infers types of its own: what Python calls an array or a number here, pyright cannot know.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
-
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
-import numba
 import numpy as np
 
 from looped_actor.games import RushHourBoard
+from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour import Layout, board_of
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
@@ -94,7 +91,8 @@ def enumerate_positions(
             puzzles.append(Puzzle(board, int(moves), int(size)))
     progress(len(parts), len(parts))
     puzzles.sort(key=lambda p: (-p.moves, p.cluster_size, p.board.flat_text))
-    return Enumeration(*(int(count) for count in counts), tuple(puzzles))
+    boards, clusters, solvable = (int(count) for count in counts)
+    return Enumeration(boards, clusters, solvable, tuple(puzzles))
 
 
 def _board(height: int, width: int, vehicles: np.ndarray) -> RushHourBoard:
@@ -157,7 +155,7 @@ def _stack(lines: list[_Entries]):
     return np.array([len(line.mask) for line in lines]), mask, required, vehicles
 
 
-@numba.njit(cache=True)
+@compiled
 def _enumerate(height, width, red_row, choices, mask, required, vehicles, red, second):
     """All boards with these choices on the first two lines: boards, clusters, solvable; the puzzles."""
     lines = choices.shape[0]
@@ -230,7 +228,7 @@ def _enumerate(height, width, red_row, choices, mask, required, vehicles, red, s
     return counts, found[:puzzles], facts[:puzzles]
 
 
-@numba.njit(cache=True)
+@compiled
 def _examine(walls, horizontal, line, length, offset, at, counts):
     """Count a packed board. If it is the one to explore its cluster, the moves and size of the puzzle there.
 

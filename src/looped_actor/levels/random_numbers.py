@@ -1,11 +1,12 @@
 """Random numbers for compiled generators: a counter and a mixing function, so that equal seeds give equal
 levels on every machine and in every process."""
 
-import numba
 import numpy as np
 
+from looped_actor.solvers.compiled import compiled
 
-@numba.njit(cache=True)
+
+@compiled
 def seeded(seed, index):
     """The state for one candidate: an array of one number, which each draw advances."""
     state = np.empty(1, np.uint64)
@@ -14,7 +15,7 @@ def seeded(seed, index):
     return state
 
 
-@numba.njit(cache=True)
+@compiled
 def draw(state):
     """64 random bits (SplitMix64)."""
     state[0] += np.uint64(0x9E3779B97F4A7C15)
@@ -24,7 +25,7 @@ def draw(state):
     return z ^ (z >> np.uint64(31))
 
 
-@numba.njit(cache=True)
+@compiled
 def below(state, bound):
     """A number from 0 to bound - 1."""
     return np.int64((draw(state) >> np.uint64(32)) * np.uint64(bound) >> np.uint64(32))

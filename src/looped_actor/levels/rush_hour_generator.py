@@ -5,16 +5,13 @@ becomes the level; so its optimal length is known exactly, and a cluster gives o
 the public database is made too, except that it keeps minimal boards only: ours may have idle vehicles.
 """
 
-# Numba infers types of its own: what Python calls an array or a number here, pyright cannot know.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
-
 from dataclasses import dataclass
 
-import numba
 import numpy as np
 
 from looped_actor.games.rush_hour import Cell
 from looped_actor.levels.random_numbers import below, seeded
+from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     distances_to_solved,
@@ -88,7 +85,7 @@ _RIGHT, _DOWN, _OCCUPIED = int(Cell.LINK_RIGHT), int(Cell.LINK_DOWN), int(Cell.O
 _NO_LIMIT = 1 << 31
 
 
-@numba.njit(cache=True)
+@compiled
 def _generate(height, width, least, most, fewest, many, max_walls, limit, seed, first, last):
     cells = np.zeros((last - first, height, width), np.uint8)
     moves, sizes = np.zeros(last - first, np.uint16), np.zeros(last - first, np.uint32)
@@ -118,7 +115,7 @@ def _generate(height, width, least, most, fewest, many, max_walls, limit, seed, 
     return cells[:kept].copy(), moves[:kept].copy(), sizes[:kept].copy(), clusters[:kept].copy()
 
 
-@numba.njit(cache=True)
+@compiled
 def _random_board(random, fewest, many, max_walls, board):
     """Fill in a red car, walls, and vehicles at random places where there is room."""
     height, width = board.shape
@@ -149,7 +146,7 @@ def _random_board(random, fewest, many, max_walls, board):
             vehicles += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _place(board, row, column, length, horizontal, red):
     kind = _OCCUPIED | red | (_HORIZONTAL if horizontal else _VERTICAL)
     link = _RIGHT if horizontal else _DOWN
@@ -158,7 +155,7 @@ def _place(board, row, column, length, horizontal, red):
         board[r, c] = kind | (link if k < length - 1 else 0)
 
 
-@numba.njit(cache=True)
+@compiled
 def _arrays(board):
     """Walls and vehicles of a board of cell sums, in the one order that all boards of a cluster share.
 
@@ -186,7 +183,7 @@ def _arrays(board):
     return walls, horizontal[:count], line[:count], length[:count], offset[:count]
 
 
-@numba.njit(cache=True)
+@compiled
 def _draw_board(walls, horizontal, line, length, offset, board):
     height, width = walls.shape
     for row in range(height):
@@ -197,7 +194,7 @@ def _draw_board(walls, horizontal, line, length, offset, board):
         _place(board, row, column, length[i], horizontal[i], _RED if i == 0 else 0)
 
 
-@numba.njit(cache=True)
+@compiled
 def _hash(board):
     """64 bits of a board: two in 2 million collide once in ten million banks."""
     h = np.uint64(0xCBF29CE484222325)
@@ -207,7 +204,7 @@ def _hash(board):
     return h * np.uint64(0xBF58476D1CE4E5B9)
 
 
-@numba.njit(cache=True)
+@compiled
 def _cluster_ids(cells):
     ids = np.empty(cells.shape[0], np.uint64)
     board = np.empty(cells.shape[1:], np.uint8)

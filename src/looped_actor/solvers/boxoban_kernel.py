@@ -6,13 +6,10 @@ shortest path is still the shortest in moves. The estimate is the cheapest assig
 counted in pushes. States from which some box can never reach a target are dropped.
 """
 
-# Numba infers types of its own: what Python calls an array or a number here, pyright cannot know.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
-
-import numba
 import numpy as np
 
 from looped_actor.games.boxoban import Cell
+from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.table import EMPTY, empty_table, find, grown, rehashed
 
 UNREACHABLE = 30_000
@@ -20,7 +17,7 @@ _WALL, _BOX, _TARGET, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.TARGET),
 _MOST_ASSIGNED = 8  # boxes for which the assignment is worth its 2^n n operations
 
 
-@numba.njit(cache=True)
+@compiled
 def _neighbours(cells):
     """Of each cell the next one up, right, down, left, or -1 where there is a wall."""
     height, width = cells.shape
@@ -37,7 +34,7 @@ def _neighbours(cells):
     return result
 
 
-@numba.njit(cache=True)
+@compiled
 def _push_distances(neighbours, targets):
     """Pushes from each cell to each target, as if there were no other box."""
     distances = np.full((targets.shape[0], neighbours.shape[0]), UNREACHABLE, np.int16)
@@ -59,7 +56,7 @@ def _push_distances(neighbours, targets):
     return distances
 
 
-@numba.njit(cache=True)
+@compiled
 def _estimate(boxes, distances, best):
     """The least number of pushes in which all boxes could reach a target each, alone on the board."""
     count = boxes.shape[0]
@@ -87,7 +84,7 @@ def _estimate(boxes, distances, best):
     return best[(1 << count) - 1]
 
 
-@numba.njit(cache=True)
+@compiled
 def _is_stuck(boxes, box_at, is_target, neighbours, live, frozen):
     """Whether a box off target can never be pushed again.
 
@@ -120,7 +117,7 @@ def _is_stuck(boxes, box_at, is_target, neighbours, live, frozen):
     return stuck
 
 
-@numba.njit(cache=True)
+@compiled
 def _walk(player, box_at, neighbours, distance, queue):
     """Steps to each cell without pushing, -1 where there is no way."""
     distance[:] = -1
@@ -137,7 +134,7 @@ def _walk(player, box_at, neighbours, distance, queue):
                 tail += 1
 
 
-@numba.njit(cache=True)
+@compiled
 def _pack(boxes, player, bits, key):
     key[:] = 0
     per_word = 64 // bits
@@ -146,7 +143,7 @@ def _pack(boxes, player, bits, key):
         key[i // per_word] |= np.uint64(value) << np.uint64(i % per_word * bits)
 
 
-@numba.njit(cache=True)
+@compiled
 def _unpack(key, bits, boxes):
     """Fill in the boxes, and return the player."""
     per_word = 64 // bits
@@ -161,7 +158,7 @@ def _unpack(key, bits, boxes):
     return player
 
 
-@numba.njit(cache=True)
+@compiled
 def _search(neighbours, distances, is_target, start_boxes, start_player, node_limit):
     """A*. Returns the status, the states, and of each its parent and the push (cell x 4 + direction)."""
     cells, count = neighbours.shape[0], start_boxes.shape[0]
@@ -296,7 +293,7 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
     return status, goal, states, parent, push, cost
 
 
-@numba.njit(cache=True)
+@compiled
 def solve_kernel(cells, node_limit):
     """Status, moves, pushes as (box, direction), and states stored."""
     flat = cells.ravel()

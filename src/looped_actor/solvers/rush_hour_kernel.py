@@ -6,16 +6,13 @@ distances from the solved boards are the optimal lengths of a whole cluster. Fun
 out: walls, and of each vehicle whether it is horizontal, its line, length and offset.
 """
 
-# Numba infers types of its own: what Python calls an array or a number here, pyright cannot know.
-# pyright: reportArgumentType=false, reportCallIssue=false, reportIndexIssue=false, reportAttributeAccessIssue=false
-
-import numba
 import numpy as np
 
+from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.table import EMPTY, empty_table, grown
 
 
-@numba.njit(cache=True)
+@compiled
 def bits_per_vehicle(walls):
     """Bits that hold any offset on this board."""
     bits = 1
@@ -24,7 +21,7 @@ def bits_per_vehicle(walls):
     return bits
 
 
-@numba.njit(cache=True)
+@compiled
 def pack(offset, bits):
     """Offsets to a key."""
     key = np.uint64(0)
@@ -33,7 +30,7 @@ def pack(offset, bits):
     return key
 
 
-@numba.njit(cache=True)
+@compiled
 def unpack(key, bits, offset):
     """A key to offsets."""
     mask = np.uint64((1 << bits) - 1)
@@ -41,7 +38,7 @@ def unpack(key, bits, offset):
         offset[i] = np.int64((key >> np.uint64(i * bits)) & mask)
 
 
-@numba.njit(cache=True)
+@compiled
 def masks_of(walls, horizontal, line, length):
     """The walls as a mask, and the mask of each vehicle at each offset; a cell is a bit, row by row.
 
@@ -64,13 +61,13 @@ def masks_of(walls, horizontal, line, length):
     return wall_mask, masks
 
 
-@numba.njit(cache=True)
+@compiled
 def blocked(mask, others):
     """Whether a vehicle cannot stand on these cells: others do, or they are beyond its line."""
     return mask & others != 0 or mask == ~np.uint64(0)
 
 
-@numba.njit(cache=True)
+@compiled
 def reach(others, masks, i, at):
     """The first and last offset to which vehicle `i` can slide, given the mask of all that is in its way."""
     low = high = at
@@ -81,7 +78,7 @@ def reach(others, masks, i, at):
     return low, high
 
 
-@numba.njit(cache=True)
+@compiled
 def _slot(table, keys, key):
     """The slot of a key: where it is, or where it would be put."""
     mask = np.uint64(table.shape[0] - 1)
@@ -92,7 +89,7 @@ def _slot(table, keys, key):
     return slot
 
 
-@numba.njit(cache=True)
+@compiled
 def _rehashed(keys, count, capacity):
     table = empty_table(capacity)
     for row in range(count):
@@ -100,7 +97,7 @@ def _rehashed(keys, count, capacity):
     return table
 
 
-@numba.njit(cache=True)
+@compiled
 def solve_kernel(walls, horizontal, line, length, start, node_limit):
     """Breadth first until a board is solved: the status, the moves, and how many boards were stored."""
     vehicles, bits = line.shape[0], bits_per_vehicle(walls)
@@ -162,7 +159,7 @@ def solve_kernel(walls, horizontal, line, length, start, node_limit):
     return 0, moves, count
 
 
-@numba.njit(cache=True)
+@compiled
 def explore_keys(walls, horizontal, line, length, start, node_limit, only_from_least=False):
     """All boards that can be reached: their keys, how many, whether all were found, and their table.
 
@@ -205,7 +202,7 @@ def explore_keys(walls, horizontal, line, length, start, node_limit, only_from_l
     return keys, count, True, table
 
 
-@numba.njit(cache=True)
+@compiled
 def distances_to_solved(walls, horizontal, line, length, keys, count, table):
     """Moves from each board of a whole cluster to the nearest solved one, or -1 if there is none."""
     vehicles, bits = line.shape[0], bits_per_vehicle(walls)
@@ -243,7 +240,7 @@ def distances_to_solved(walls, horizontal, line, length, keys, count, table):
     return distance
 
 
-@numba.njit(cache=True)
+@compiled
 def hardest(walls, horizontal, line, length, keys, distance):
     """The board farthest from solved; of several, the one whose masks, rows before columns, are least."""
     bits = bits_per_vehicle(walls)
@@ -266,7 +263,7 @@ def hardest(walls, horizontal, line, length, keys, distance):
     return chosen
 
 
-@numba.njit(cache=True)
+@compiled
 def has_idle_vehicle(walls, horizontal, line, length, offset, optimal, node_limit):
     """Whether some vehicle could be taken off the board without making the solution shorter.
 

@@ -1,18 +1,19 @@
 """A hash table of search states for Numba: each state is a row of 64-bit words, each row has a number."""
 
-import numba
 import numpy as np
+
+from looped_actor.solvers.compiled import compiled
 
 EMPTY = -1
 
 
-@numba.njit(cache=True)
+@compiled
 def empty_table(capacity):
     """Slots for `capacity / 2` states; `capacity` is a power of two."""
     return np.full(capacity, EMPTY, np.int32)
 
 
-@numba.njit(cache=True, inline="always")
+@compiled
 def _slot_of(key, mask):
     h = np.uint64(0x9E3779B97F4A7C15)
     for word in range(key.shape[0]):
@@ -21,7 +22,7 @@ def _slot_of(key, mask):
     return np.int64(h & np.uint64(mask))
 
 
-@numba.njit(cache=True)
+@compiled
 def find(table, keys, key):
     """The slot of a state: where it is, or where it would be put."""
     mask = table.shape[0] - 1
@@ -39,7 +40,7 @@ def find(table, keys, key):
     return slot
 
 
-@numba.njit(cache=True)
+@compiled
 def rehashed(keys, count, capacity):
     """A larger table of the first `count` states."""
     table = empty_table(capacity)
@@ -48,7 +49,7 @@ def rehashed(keys, count, capacity):
     return table
 
 
-@numba.njit(cache=True)
+@compiled
 def grown(array, rows):
     """A copy with room for more rows."""
     larger = np.empty((rows, *array.shape[1:]), array.dtype)
