@@ -11,7 +11,8 @@ from jaxtyping import install_import_hook
 os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
-install_import_hook("looped_actor", "shape_checker.check")
+if not os.environ.get("THOROUGH"):  # millions of steps by the plain rules, and each call would be checked
+    install_import_hook("looped_actor", "shape_checker.check")
 
 import jax  # noqa: E402
 from hypothesis import HealthCheck, Phase, settings  # noqa: E402
@@ -44,6 +45,21 @@ def golden():
             return dict(file)
 
     return load
+
+
+@pytest.fixture(scope="session")
+def size():
+    """How large a check is: (in CI, in full). THOROUGH=1 runs them in full."""
+    return lambda quick, full: full if os.environ.get("THOROUGH") else quick
+
+
+@pytest.fixture(scope="session")
+def boxoban_levels():
+    """The folder of the Boxoban collection, or skip where there is none."""
+    path = SHARED / "data" / "boxoban-levels"
+    if not path.is_dir():
+        pytest.skip(f"the Boxoban collection is not here: {path}")
+    return path
 
 
 @pytest.fixture

@@ -68,7 +68,7 @@ class PuzzleGym(gymnasium.Env[NDArray[np.uint8], np.int64]):
         self.current, self.steps = self.levels.board(level), 0
         return self._observation(), {"level": level}
 
-    def step(self, action: np.int64) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
+    def step(self, action: int | np.integer) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Play one action."""
         if not self.action_space.contains(np.int64(action)):
             raise ValueError(f"action {action!r} is not in {self.action_space}")

@@ -40,7 +40,7 @@ MAX_SIDE = 64
 
 def rectangle(rows: list[str], *, source: str, line: int) -> tuple[int, int]:
     """Height and width of a board given as rows of text, or an error."""
-    if not rows:
+    if not rows or not rows[0]:
         raise LevelError("there is no board here", source=source, line=line)
     height, width = len(rows), len(rows[0])
     for offset, row in enumerate(rows):

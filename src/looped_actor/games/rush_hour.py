@@ -7,6 +7,7 @@ import string
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from enum import IntFlag
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -92,10 +93,14 @@ class RushHourBoard:
         """Whether the red car stands at the exit."""
         return self.red.column + self.red.length == self.width
 
+    @cached_property
+    def occupied(self) -> frozenset[Position]:
+        """All cells that no vehicle can enter."""
+        return self.walls.union(*(vehicle.cells() for vehicle in self.vehicles))
+
     def _free(self, position: Position) -> bool:
         inside = 0 <= position[0] < self.height and 0 <= position[1] < self.width
-        occupied = any(position in vehicle.cells() for vehicle in self.vehicles)
-        return inside and not occupied and position not in self.walls
+        return inside and position not in self.occupied
 
     def slide(self, cell: Position, forward: bool) -> "RushHourBoard":
         """Slide the vehicle on a cell by one, right or down if `forward`; where impossible, stay."""

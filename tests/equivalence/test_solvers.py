@@ -1,0 +1,102 @@
+"""The compiled solvers against searches that are too simple to be wrong."""
+
+from collections import deque
+
+import numpy as np
+from boards import random_boxoban, random_rush_hour
+
+from looped_actor.games import Direction
+from looped_actor.solvers import SolveStatus, boxoban, rush_hour
+
+
+def fewest_moves(board):
+    """Breadth first over single steps; None if no way leads to a solved board."""
+    distance, queue = {(board.player, board.boxes): 0}, deque([board])
+    while queue:
+        here = queue.popleft()
+        steps = distance[here.player, here.boxes]
+        if here.solved:
+            return steps
+        for direction in Direction:
+            there = here.move(direction)
+            if (there.player, there.boxes) not in distance:
+                distance[there.player, there.boxes] = steps + 1
+                queue.append(there)
+    return None
+
+
+def test_boxoban_is_move_optimal(size):
+    """In full: 500 random levels."""
+    rng = np.random.default_rng(3)
+    seen = {status: 0 for status in SolveStatus}
+    for _ in range(size(60, 500)):
+        board = random_boxoban(rng, max_side=5, max_boxes=3)
+        solution = boxoban.solve(board)
+        expected = fewest_moves(board)
+        seen[solution.status] += 1
+        if expected is None:
+            assert solution.status is SolveStatus.UNSOLVABLE, str(board)
+            continue
+        assert len(solution.moves) == expected, str(board)
+        end, boxes, pushes = board, sorted(board.boxes), []
+        for move in solution.moves:
+            after = end.move(move)
+            assert after != end, "a move that changes nothing"
+            if after.boxes != end.boxes:
+                pushes.append((boxes.index(after.player), move))
+                boxes[pushes[-1][0]] = next(iter(after.boxes - end.boxes))
+            end = after
+        assert end.solved
+        assert pushes == [(push.box, push.direction) for push in solution.pushes]
+    assert seen[SolveStatus.SOLVED] >= 5
+    assert seen[SolveStatus.UNSOLVABLE] >= 5
+
+
+def test_more_boxes_than_the_assignment_takes():
+    """Nine boxes in a row, one step from their targets: the estimate falls back to the nearest target."""
+    rows = ["#" * 11, "#" + " " * 9 + "#", "#" + "$" * 9 + "#", "#" + "." * 9 + "#", "#" * 11]
+    rows[1] = "#@" + " " * 8 + "#"
+    solution = boxoban.solve(boxoban.BoxobanBoard.parse("\n".join(rows)))
+    assert solution.status is SolveStatus.SOLVED
+    # Down, and for each further box up, right, down.
+    assert len(solution.moves) == 1 + 8 * 3
+
+
+def test_rush_hour_is_optimal(size):
+    rng = np.random.default_rng(4)
+    seen = {status: 0 for status in SolveStatus}
+    for _ in range(size(40, 400)):
+        board = random_rush_hour(rng, max_side=size(5, 6), max_vehicles=8)
+        fast, plain = rush_hour.solve(board), rush_hour.solve_plainly(board, node_limit=size(300, 4000))
+        if plain.status is SolveStatus.NOT_WITHIN_LIMIT:
+            continue
+        seen[fast.status] += 1
+        assert fast.status is plain.status, str(board)
+        assert len(fast.moves) == len(plain.moves), str(board)
+        if fast.status is SolveStatus.SOLVED:
+            assert rush_hour.play(board, fast.moves)[-1].solved
+            assert rush_hour.play(board, plain.moves)[-1].solved
+    assert seen[SolveStatus.SOLVED] >= 5
+    assert seen[SolveStatus.UNSOLVABLE] >= 5
+
+
+def test_clusters_are_all_that_can_be_reached(size):
+    rng = np.random.default_rng(6)
+    explored = 0
+    while explored < size(10, 60):
+        board = random_rush_hour(rng, max_side=5, max_vehicles=7)
+        cluster = rush_hour.explore(board, node_limit=size(300, 1500))
+        if not cluster.complete:
+            continue
+        explored += 1
+        found, queue = {board}, [board]
+        while queue:
+            fresh = set(queue.pop().moves()) - found
+            found |= fresh
+            queue += fresh
+        boards = {cluster.board(i) for i in range(len(cluster.keys))}
+        assert boards == found
+        for i in range(0, len(cluster.keys), max(1, len(cluster.keys) // 3)):
+            solution = rush_hour.solve(cluster.board(i))
+            expected = len(solution.moves) if solution.status is SolveStatus.SOLVED else -1
+            assert cluster.distance[i] == expected
