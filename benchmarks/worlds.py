@@ -7,11 +7,7 @@ computed and carried to the next, as a policy would need it; rewards and ends of
 """
 
 import argparse
-import json
-import platform
-import subprocess
 import time
-from datetime import date
 
 import jax
 import jax.numpy as jnp
@@ -20,6 +16,7 @@ from jumanji.environments.routing.sokoban.env import Sokoban
 from jumanji.environments.routing.sokoban.generator import Generator
 from jumanji.environments.routing.sokoban.types import State
 from jumanji.wrappers import VmapAutoResetWrapper
+from record import write_record
 from tqdm import tqdm
 
 from looped_actor.envs import Boxoban, RushHour, VectorEnv
@@ -117,22 +114,12 @@ def main() -> None:
     rates = {name: args.copies * args.steps / best for name, best in seconds.items()}
     base = rates["jumanji_sokoban"]
     result = {
-        "command": f"python benchmarks/worlds.py --rounds {args.rounds}",
-        "commit": subprocess.run(
-            ["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True
-        ).stdout.strip(),
-        "date": date.today().isoformat(),
-        "machine": f"{jax.default_backend()}, {platform.machine()}, {jax.device_count()} device",
         "copies": args.copies,
         "levels": {"boxoban": len(boxoban), "rush_hour": len(rush_hour)},
         "million_steps_per_second": {name: round(rate / 1e6, 2) for name, rate in rates.items()},
         "relative_to_jumanji": {name: round(rate / base, 2) for name, rate in rates.items()},
     }
-    print(json.dumps(result, indent=2))
-    if args.json:
-        with open(args.json, "w") as file:
-            json.dump(result, file, indent=2)
-            file.write("\n")
+    write_record(args.json, result)
 
 
 if __name__ == "__main__":

@@ -19,7 +19,9 @@ def random_boxoban(
             continue
         order = [free[i] for i in rng.permutation(len(free))]
         targets = frozenset(free[i] for i in rng.permutation(len(free))[:boxes])
-        return BoxobanBoard(int(height), int(width), walls, targets, frozenset(order[1 : boxes + 1]), order[0])
+        return BoxobanBoard(
+            int(height), int(width), walls, targets, frozenset(order[1 : boxes + 1]), order[0]
+        )
 
 
 def random_rush_hour(

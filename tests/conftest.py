@@ -14,8 +14,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 if not os.environ.get("THOROUGH"):  # millions of steps by the plain rules, and each call would be checked
     install_import_hook("looped_actor", "shape_checker.check")
 
-import jax  # noqa: E402
-from hypothesis import HealthCheck, Phase, settings  # noqa: E402
+import jax
+from hypothesis import HealthCheck, Phase, settings
 
 # Compilation dominates: a slow first example is no sign of trouble, and examples are few.
 # HYPOTHESIS_PROFILE=thorough tries many more than CI has time for.

@@ -44,7 +44,10 @@ def test_boards_and_rewards(boxoban_levels):
             same = (our_fixed == their_state.fixed_grid) & (our_variable == their_state.variable_grid)
             ended = timestep.step_type == 2
             record = (same.all((1, 2)), outcome.reward, timestep.reward, outcome.terminated == ended)
-            return (our_state, their_state), (*record, our_variable != jax.vmap(lambda s: s)(states[1].variable_grid))
+            return (our_state, their_state), (
+                *record,
+                our_variable != jax.vmap(lambda s: s)(states[1].variable_grid),
+            )
 
         return jax.lax.scan(step, (our_state, their_state), actions)[1]
 

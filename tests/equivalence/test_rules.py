@@ -4,8 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from boards import random_boxoban, random_rush_hour
 
+from boards import random_boxoban, random_rush_hour
 from looped_actor.games import Direction, boxoban_jax, rush_hour_jax
 
 STEPS = 250
@@ -49,7 +49,9 @@ def test_random_play(game, shape, size):
     actions = rng.integers(0, 4 if game == "boxoban" else 2 * shape[0] * shape[1], (STEPS, len(boards)))
     history = jax.jit(boxoban_history if game == "boxoban" else rush_hour_history)
     play = play_boxoban if game == "boxoban" else play_rush_hour
-    fast = [np.asarray(part) for part in history(jnp.stack([b.to_cells() for b in boards]), jnp.asarray(actions))]
+    fast = [
+        np.asarray(part) for part in history(jnp.stack([b.to_cells() for b in boards]), jnp.asarray(actions))
+    ]
     for i, board in enumerate(boards):
         for t, (cells, *facts) in enumerate(play(board, actions[:, i])):
             np.testing.assert_array_equal(fast[0][t, i], cells, err_msg=f"{board}\nstep {t}")

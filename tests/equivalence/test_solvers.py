@@ -3,8 +3,8 @@
 from collections import deque
 
 import numpy as np
-from boards import random_boxoban, random_rush_hour
 
+from boards import random_boxoban, random_rush_hour
 from looped_actor.games import Direction
 from looped_actor.solvers import SolveStatus, boxoban, rush_hour
 
@@ -28,7 +28,7 @@ def fewest_moves(board):
 def test_boxoban_is_move_optimal(size):
     """In full: 500 random levels."""
     rng = np.random.default_rng(3)
-    seen = {status: 0 for status in SolveStatus}
+    seen = dict.fromkeys(SolveStatus, 0)
     for _ in range(size(60, 500)):
         board = random_boxoban(rng, max_side=5, max_boxes=3)
         solution = boxoban.solve(board)
@@ -64,7 +64,7 @@ def test_more_boxes_than_the_assignment_takes():
 
 def test_rush_hour_is_optimal(size):
     rng = np.random.default_rng(4)
-    seen = {status: 0 for status in SolveStatus}
+    seen = dict.fromkeys(SolveStatus, 0)
     for _ in range(size(40, 400)):
         board = random_rush_hour(rng, max_side=size(5, 6), max_vehicles=8)
         fast, plain = rush_hour.solve(board), rush_hour.solve_plainly(board, node_limit=size(300, 4000))

@@ -5,8 +5,8 @@ import re
 
 import numpy as np
 import pytest
-from boards import random_boxoban, random_rush_hour
 
+from boards import random_boxoban, random_rush_hour
 from looped_actor.games import LevelError
 from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
@@ -52,7 +52,9 @@ def test_boards(kind, size):
         read += 1
         shown, rows = str(board), text.strip("\n")
         if kind is RushHourBoard:
-            shown, rows = (re.sub("[^.xA]", "B", t.replace("\n", "").replace("o", ".")) for t in (shown, rows))
+            shown, rows = (
+                re.sub("[^.xA]", "B", t.replace("\n", "").replace("o", ".")) for t in (shown, rows)
+            )
         assert shown == rows, (shown, rows)
     assert read > 10
 
@@ -78,7 +80,9 @@ def test_level_files(size, tmp_path):
 
 def test_database_files(size, tmp_path):
     rng = np.random.default_rng(3)
-    texts = [f"{i % 15} {board.flat_text} 12\n" for i, board in enumerate(boards(random_rush_hour, 40, (6, 6)))]
+    texts = [
+        f"{i % 15} {board.flat_text} 12\n" for i, board in enumerate(boards(random_rush_hour, 40, (6, 6)))
+    ]
     path, read = tmp_path / "rush.txt", 0
     for i in range(size(2_000, 20_000)):
         text = damaged("".join(texts[i % 37 : i % 37 + 3]), rng)

@@ -5,8 +5,8 @@ import dataclasses
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from boards import random_boxoban, random_rush_hour
 
+from boards import random_boxoban, random_rush_hour
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
 from looped_actor.levels import (
@@ -97,6 +97,7 @@ def test_all_levels_of_the_collection(boxoban_levels, tmp_path):
     counts |= {"unfiltered/valid": 100_000, "unfiltered/train": 900_000}
     for split, count in counts.items():
         bank = read_boxoban(boxoban_levels, split)
+        assert bank.info.licence == "Apache-2.0"
         assert len(bank) == count
         for first in range(0, count, 100_000):
             cells = bank.cells(slice(first, first + 100_000)).reshape(-1, 100)
@@ -109,7 +110,6 @@ def test_all_levels_of_the_collection(boxoban_levels, tmp_path):
             at += path.read_text().count(";")
             assert str(bank.board(at - 1)) == last.strip("\n")
         assert at == count
-    assert bank.info.licence == "Apache-2.0"
 
 
 def test_the_fast_reader_reads_what_the_plain_one_does(boxoban_levels):

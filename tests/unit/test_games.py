@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
-from boards import random_boxoban, random_rush_hour
 
+from boards import random_boxoban, random_rush_hour
 from looped_actor.games import BoxobanBoard, Direction, LevelError, RushHourBoard, Vehicle
 from looped_actor.games import boxoban as boxoban_game
 from looped_actor.games import rush_hour as rush_hour_game
@@ -87,7 +87,7 @@ def test_database_text_is_one_line():
     ],
 )
 def test_what_is_wrong_with_a_boxoban_board(text, problem):
-    with pytest.raises(LevelError, match="f:1|f:2") as error:
+    with pytest.raises(LevelError, match=r"f:1|f:2") as error:
         BoxobanBoard.parse(text, source="f")
     assert problem in str(error.value)
 
