@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
@@ -48,7 +49,8 @@ def run_batches(
             yield _kept(parts, number) or _keep(parts, number, work(task))
         return
     # Not forked: JAX has threads, and a forked thread pool hangs.
-    with ProcessPoolExecutor(workers, mp_context=multiprocessing.get_context("spawn")) as pool:
+    spawn = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
         numbered = enumerate(tasks)
         pending = deque()
 
@@ -72,6 +74,18 @@ def run_batches(
 def forget(parts: pathlib.Path) -> None:
     """Remove the files of a job whose result is safe."""
     shutil.rmtree(parts, ignore_errors=True)
+
+
+def _end_with_parent() -> None:
+    """In a worker: leave when the parent is gone. A pool whose parent was killed would wait forever."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
 
 
 def _kept(parts: pathlib.Path | None, number: int) -> Arrays | None:

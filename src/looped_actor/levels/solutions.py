@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 import safetensors
 import safetensors.numpy
-from jaxtyping import Int, Shaped
+from jaxtyping import Integer, Shaped
 
 from looped_actor.games import BoxobanBoard, Direction, LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
@@ -49,13 +49,21 @@ class Solutions:
     """
 
     job: SolveJob
-    status: Int[np.ndarray, " n"]
+    status: Integer[np.ndarray, " n"]
     """Values of `SolveStatus`."""
-    nodes: Int[np.ndarray, " n"]
+    nodes: Integer[np.ndarray, " n"]
     all_moves: Shaped[np.ndarray, "m ..."]
-    all_pushes: Int[np.ndarray, "p 2"]
-    move_counts: Int[np.ndarray, " n"]
-    push_counts: Int[np.ndarray, " n"]
+    all_pushes: Integer[np.ndarray, "p 2"]
+    move_counts: Integer[np.ndarray, " n"]
+    push_counts: Integer[np.ndarray, " n"]
+
+    def __post_init__(self) -> None:
+        lengths = {len(values) for values in (self.status, self.nodes, self.move_counts, self.push_counts)}
+        if lengths != {self.job.count}:
+            raise ValueError(f"columns of {sorted(lengths)} levels, where {self.job.count} were to be solved")
+        moves, pushes = self.move_counts.sum(dtype=np.int64), self.push_counts.sum(dtype=np.int64)
+        if moves != len(self.all_moves) or pushes != len(self.all_pushes):
+            raise ValueError("not as many moves or pushes as the counts of the levels add up to")
 
     def __len__(self) -> int:
         return len(self.status)
