@@ -158,7 +158,7 @@ def test_the_rush_hour_database(tmp_path):
     assert list(bank.columns["cluster_size"]) == [20, 7]
     assert len(read_rush_hour_database(path, max_moves=None)) == 3
     path.write_text(rows[1] + "\n3 AAB 2\n")
-    with pytest.raises(LevelError, match=r"rush.txt:2: 3 cells on one line"):
+    with pytest.raises(LevelError, match=r"rush.txt:2: a board of 3 cells in a file that began with 6x6"):
         read_rush_hour_database(path)
     path.write_text(rows[1] + "\nhello\n")
     with pytest.raises(LevelError, match=r"rush.txt:2: expected `moves board clustersize`"):

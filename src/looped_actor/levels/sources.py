@@ -9,8 +9,17 @@ from typing import NamedTuple
 import numpy as np
 
 from looped_actor.games import LevelError, RushHourBoard
-from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard, valid
+from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
+from looped_actor.games.boxoban import valid as boxoban_boards
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.games.rush_hour import (
+    EMPTY_SYMBOLS,
+    RED_SYMBOL,
+    VEHICLE_SYMBOLS,
+    WALL_SYMBOL,
+    Cell,
+)
+from looped_actor.games.rush_hour import valid as rush_hour_boards
 from looped_actor.levels.bank import LevelBank, make_bank
 
 BOXOBAN_SOURCE = "DeepMind boxoban-levels"
@@ -43,7 +52,7 @@ def read_boxoban_file(path: str | os.PathLike) -> np.ndarray:
         codes = np.frombuffer("".join(rows).encode("utf-32-le"), np.uint32)
         known = codes < 128
         cells = _CELL_OF_CHARACTER[np.where(known, codes, 0)].reshape(-1, height, width)
-        if height * width > 1 and valid(cells).all():
+        if height * width > 1 and boxoban_boards(cells).all():
             return cells
     # Something is wrong. The plain reader says what, and where.
     boards = [BoxobanBoard.parse("\n".join(b.rows), source=name, line=b.line).to_cells() for b in blocks]
@@ -116,9 +125,9 @@ def read_rush_hour_database(
     """
     name = os.fspath(path)
     lines = _read_text(path).split("\n")
-    boards, moves, sizes = [], [], []
+    texts, numbers, moves, sizes = [], [], [], []
     for number, row in enumerate(lines, 1):
-        if number % 4096 == 0:
+        if number % 65_536 == 0:
             progress(number, len(lines))
         if not row.strip():
             continue
@@ -129,19 +138,69 @@ def read_rush_hour_database(
             continue
         if int(match[1]) > 65_535 or int(match[3]) >= 2**32:
             raise LevelError("a length or size beyond all reason", source=name, line=number)
-        cells = RushHourBoard.parse(match[2], source=name, line=number).to_cells()
-        if boards and cells.shape != boards[0].shape:
-            problem = "a board of another size than those before"
-            raise LevelError(problem, source=name, line=number)
-        boards.append(cells)
+        texts.append(match[2])
+        numbers.append(number)
         moves.append(int(match[1]))
         sizes.append(int(match[3]))
-    progress(len(lines), len(lines))
-    if not boards:
+    if not texts:
         raise LevelError(f"no level of at most {max_moves} moves in this file", source=name, line=1)
+    cells = _boards_on_lines(texts, numbers, name)
+    progress(len(lines), len(lines))
     columns = {"moves": np.array(moves, np.uint16), "cluster_size": np.array(sizes, np.uint32)}
     source = source or f"Rush Hour database text, {pathlib.Path(path).name}"
-    return make_bank(RUSH_HOUR, np.stack(boards), source=source, licence=licence, columns=columns, name=name)
+    return make_bank(RUSH_HOUR, cells, source=source, licence=licence, columns=columns, name=name)
+
+
+def _boards_on_lines(texts: list[str], numbers: list[int], name: str) -> np.ndarray:
+    """Square boards, one to a text, as cell sums; the plain reader says what is wrong with one."""
+
+    def plain(i: int) -> np.ndarray:
+        return RushHourBoard.parse(texts[i], source=name, line=numbers[i]).to_cells()
+
+    side = len(plain(0))
+    for text, number in zip(texts, numbers, strict=True):
+        if len(text) != side * side:
+            problem = f"a board of {len(text)} cells in a file that began with {side}x{side}"
+            raise LevelError(problem, source=name, line=number)
+    cells = np.empty((len(texts), side, side), np.uint8)
+    for first in range(0, len(texts), 100_000):
+        some = texts[first : first + 100_000]
+        codes = np.frombuffer("".join(some).encode("utf-32-le"), np.uint32).reshape(-1, side, side)
+        cells[first : first + len(some)], whole = _link(codes)
+        if not whole.all():
+            plain(first + int(np.argmin(whole)))  # raises
+            raise LevelError("the readers disagree", source=name, line=numbers[first + int(np.argmin(whole))])
+    return cells
+
+
+def _link(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Letters to cell sums: equal letters side by side are linked. And whether each is a board.
+
+    It is if the linked cells are, and no letter stands for two vehicles.
+    """
+    codes = np.where(codes < 128, codes, 0).astype(np.uint8)
+    known = np.isin(codes, np.frombuffer(_RUSH_HOUR_SYMBOLS, np.uint8)).all(axis=(1, 2))
+    wall = codes == ord(WALL_SYMBOL)
+    vehicle = ~wall & ~np.isin(codes, np.frombuffer(EMPTY_SYMBOLS.encode(), np.uint8))
+    right, down = np.zeros_like(vehicle), np.zeros_like(vehicle)
+    right[:, :, :-1] = vehicle[:, :, :-1] & (codes[:, :, :-1] == codes[:, :, 1:])
+    down[:, :-1] = vehicle[:, :-1] & (codes[:, :-1] == codes[:, 1:])
+    from_left, from_above = np.roll(right, 1, axis=2), np.roll(down, 1, axis=1)  # the last one links nowhere
+    cells = np.zeros_like(codes)
+    for where, kind in (
+        (vehicle | wall, Cell.OCCUPIED),
+        (codes == ord(RED_SYMBOL), Cell.RED),
+        (wall, Cell.WALL),
+        (right | from_left, Cell.HORIZONTAL),
+        (down | from_above, Cell.VERTICAL),
+        (right, Cell.LINK_RIGHT),
+        (down, Cell.LINK_DOWN),
+    ):
+        cells |= np.where(where, np.uint8(kind), np.uint8(0))
+    vehicles = (vehicle & ~from_left & ~from_above).sum(axis=(1, 2))
+    ordered = np.sort(np.where(vehicle, codes, 0).reshape(len(codes), -1), axis=1)
+    letters = ((ordered[:, 1:] != ordered[:, :-1]) & (ordered[:, 1:] > 0)).sum(axis=1) + (ordered[:, 0] > 0)
+    return cells, known & (vehicles == letters) & rush_hour_boards(cells)
 
 
 def _read_text(path: str | os.PathLike) -> str:
@@ -163,3 +222,5 @@ def _read_text(path: str | os.PathLike) -> str:
 _CELL_OF_CHARACTER = np.full(128, 255, np.uint8)
 for _symbol, _cell in SYMBOLS.items():
     _CELL_OF_CHARACTER[ord(_symbol)] = _cell
+
+_RUSH_HOUR_SYMBOLS = (EMPTY_SYMBOLS + WALL_SYMBOL + RED_SYMBOL + "".join(VEHICLE_SYMBOLS)).encode()
