@@ -25,16 +25,16 @@ def play_rush_hour(board, actions):
 
 def boxoban_history(boards, actions):
     def step(state, action):
-        state = jax.vmap(boxoban_jax.move)(state, action)
-        return state, (state.cells, state.unplaced)
+        state = jax.vmap(lambda s, a: boxoban_jax.move(s, a, boards.shape[1:]))(state, action)
+        return state, (state.cells.reshape(boards.shape), state.unplaced)
 
     return jax.lax.scan(step, jax.vmap(boxoban_jax.start)(boards), actions)[1]
 
 
 def rush_hour_history(boards, actions):
     def step(state, action):
-        state = jax.vmap(rush_hour_jax.slide)(state, action)
-        return state, (state.cells, state.blockers, state.distance_to_exit)
+        state = jax.vmap(lambda s, a: rush_hour_jax.slide(s, a, boards.shape[1:]))(state, action)
+        return state, (state.cells.reshape(boards.shape), state.blockers, state.distance_to_exit)
 
     return jax.lax.scan(step, jax.vmap(rush_hour_jax.start)(boards), actions)[1]
 

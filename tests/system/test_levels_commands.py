@@ -135,7 +135,7 @@ def test_solve_rush_hour_and_say_what_was_not_solved(tmp_path):
 
 
 def test_show(tmp_path):
-    done = levels("show", STARTER["rush-hour"], "--index", "3", "--count", "2")
+    done = levels("show", "rush-hour", "--index", "3", "--count", "2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.count("▶") == 2
     done = levels("show", STARTER["boxoban"], "--solve", "--out", tmp_path / "a.gif")

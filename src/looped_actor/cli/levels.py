@@ -1,17 +1,28 @@
 """`looped-actor levels`: build, look at and solve banks of levels."""
 
 import pathlib
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
 from looped_actor.cli.progress import progress_bar
+
+if TYPE_CHECKING:
+    from looped_actor.levels import LevelBank
 
 app = tyro.extras.SubcommandApp()
 build = tyro.extras.SubcommandApp()
 app.command(build, name="build", help="Make banks: from files of others, or by generating.")
 
 Bank = Annotated[pathlib.Path, tyro.conf.Positional]
+
+
+def _open(bank: pathlib.Path) -> "LevelBank":
+    """The bank of a file, or by the name of a game the levels that come with the package."""
+    from looped_actor.games.catalogue import GAMES
+    from looped_actor.levels import open_bank, starter_bank
+
+    return starter_bank(str(bank)) if str(bank) in GAMES and not bank.exists() else open_bank(bank)
 
 
 @build.command(name="boxoban")
@@ -172,14 +183,12 @@ def info(bank: Bank, /) -> None:
     Example: looped-actor levels info levels/rush-hour-test.levels
 
     Args:
-      bank: The file.
+      bank: The file; or boxoban or rush-hour for the levels that come with the package.
     """
     from rich.console import Console
     from rich.table import Table
 
-    from looped_actor.levels import open_bank
-
-    opened = open_bank(bank)
+    opened = _open(bank)
     opened.check()
     about = opened.info
     table = Table(title=str(bank), show_header=False)
@@ -204,35 +213,38 @@ def show(
     count: int = 1,
     solve: bool = False,
     out: pathlib.Path | None = None,
+    cell: int = 40,
 ) -> None:
     """Show levels in the terminal, or draw them into a file.
 
-    Example: looped-actor levels show levels/boxoban-test.levels --index 3
+    Example: looped-actor levels show rush-hour --index 3
 
     Example: looped-actor levels show levels/boxoban-test.levels --count 12 --out sheet.png
 
     Example: looped-actor levels show levels/rush-hour-test.levels --index 7 --solve --out solution.gif
 
     Args:
-      bank: The file.
+      bank: The file; or boxoban or rush-hour for the levels that come with the package.
       index: The first level to show, counted from 0.
       count: How many.
       solve: Play the optimal solution of one level: in the terminal as text, or as a GIF.
       out: A .png, .svg or (with --solve) .gif file to write.
+      cell: Side of a cell in that picture, in pixels.
     """
-    from looped_actor.levels import open_bank
     from looped_actor.levels.replay import solution_boards
 
     if count < 1:
         raise ValueError(f"--count must be at least 1, not {count}")
-    opened = open_bank(bank)
+    if not 4 <= cell <= 200:
+        raise ValueError(f"--cell must be 4 to 200 pixels, not {cell}")
+    opened = _open(bank)
     boards = [opened.board(i) for i in range(index, index + count)]
     if solve:
         boards = solution_boards(boards[0])
-    _present(boards, out, episode=solve)
+    _present(boards, out, cell, episode=solve)
 
 
-def _present(boards: list, out: pathlib.Path | None, *, episode: bool) -> None:
+def _present(boards: list, out: pathlib.Path | None, cell: int, *, episode: bool) -> None:
     from rich.console import Console
 
     from looped_actor.games.pictures import save, save_episode, terminal_text
@@ -241,9 +253,9 @@ def _present(boards: list, out: pathlib.Path | None, *, episode: bool) -> None:
         for board in boards:
             Console().print(terminal_text(board), "")
     elif episode:
-        save_episode(boards, out)
+        save_episode(boards, out, cell=cell)
     else:
-        save(boards, out)
+        save(boards, out, cell=cell)
     if out is not None:
         print(f"{out}: {len(boards)} {'frames' if episode else 'levels'}")
 
@@ -267,13 +279,13 @@ def solve(
 
     Args:
       bank: The file with the levels.
-      out: The file for the solutions. Default: beside the bank, ending in .solutions.
+      out: The file for the solutions. Default: the bank's name, ending in .solutions.
       first: The first level to solve, counted from 0.
       count: How many to solve. Default: all from there on.
       node_limit: States after which a search gives up and says so.
       workers: Processes. Default: one for each core.
     """
-    from looped_actor.levels import open_bank, solve_bank, write_solutions
+    from looped_actor.levels import solve_bank, write_solutions
     from looped_actor.levels.batches import default_workers, forget
     from looped_actor.solvers import SolveStatus
 
@@ -281,7 +293,7 @@ def solve(
     parts = out.with_name(f".{out.name}.unfinished")
     with progress_bar("solving") as progress:
         solutions = solve_bank(
-            open_bank(bank),
+            _open(bank),
             first=first,
             count=count,
             node_limit=node_limit,

@@ -24,18 +24,19 @@ _pytree = functools.partial(
 )
 
 
-def planes(cells: UInt8[Array, "*b h w"], kinds: int) -> UInt8[Array, "*b h w kinds"]:
+def planes(cells: UInt8[Array, " n"], kinds: int, shape: tuple[int, int]) -> UInt8[Array, "h w kinds"]:
     """One plane of zeros and ones for each kind of cell: its bit in the sum."""
 
-    def spread(four: UInt8[Array, "*b h w"]) -> UInt8[Array, "*b h w 4"]:
+    def spread(four: UInt8[Array, " n"]) -> UInt8[Array, "n 4"]:
         # Four bits become four bytes by one multiplication, which is far faster than four shifts: the
         # factor has a one at bits 0, 7, 14 and 21, so that bit k of the cell arrives at bit 8k.
         bytes_of_bits = (four.astype(jnp.uint32) * 0x204081) & 0x01010101
         return jax.lax.bitcast_convert_type(bytes_of_bits, jnp.uint8)
 
-    if kinds <= 4:
-        return spread(cells & 15)[..., :kinds]
-    return jnp.concatenate([spread(cells & 15), spread(cells >> 4)], axis=-1)[..., :kinds]
+    spreads = [spread(cells & 15), spread(cells >> 4)] if kinds > 4 else [spread(cells & 15)]
+    # Computed as one long row, then reshaped, which costs nothing: ten cells are too few to vectorise.
+    row = jax.lax.optimization_barrier(jnp.concatenate(spreads, axis=-1)[:, :kinds])
+    return row.reshape(*shape, kinds)
 
 
 def _drawn(levels: LevelSource, key: Array) -> Int[Array, ""]:
@@ -69,15 +70,15 @@ class Boxoban:
 
     def step(self, state: BoxobanState, action: Int[Array, ""]) -> tuple[BoxobanState, Outcome]:
         """Walk, and push what stands in the way."""
-        after = boxoban_jax.move(state, action)
+        after = boxoban_jax.move(state, action, self.levels.shape)
         solved = after.unplaced == 0
         placed = (state.unplaced - after.unplaced).astype(jnp.float32)
         reward = STEP_REWARD + BOX_REWARD * placed + SOLVED_REWARD * solved
         return after, Outcome(reward, solved, solved)
 
-    def observe(self, state: BoxobanState) -> UInt8[Array, "*b h w 4"]:
+    def observe(self, state: BoxobanState) -> UInt8[Array, "h w 4"]:
         """Planes: wall, box, target, player."""
-        return planes(state.cells, len(BoxobanCell))
+        return planes(state.cells, len(BoxobanCell), self.levels.shape)
 
 
 @_pytree
@@ -108,7 +109,7 @@ class RushHour:
 
     def step(self, state: RushHourState, action: Int[Array, ""]) -> tuple[RushHourState, Outcome]:
         """Slide one vehicle by one cell."""
-        after = rush_hour_jax.slide(state, action)
+        after = rush_hour_jax.slide(state, action, self.levels.shape)
         solved = after.distance_to_exit == 0
 
         def potential(state: RushHourState) -> Array:
@@ -117,6 +118,6 @@ class RushHour:
         reward = STEP_REWARD + potential(after) - potential(state) + SOLVED_REWARD * solved
         return after, Outcome(reward, solved, solved)
 
-    def observe(self, state: RushHourState) -> UInt8[Array, "*b h w 7"]:
+    def observe(self, state: RushHourState) -> UInt8[Array, "h w 7"]:
         """Planes: occupied, red, wall, horizontal, vertical, link right, link down."""
-        return planes(state.cells, len(RushHourCell))
+        return planes(state.cells, len(RushHourCell), self.levels.shape)

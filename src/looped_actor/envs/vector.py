@@ -53,7 +53,8 @@ class VectorState(NamedTuple):
     episode: Int[Array, " b"]
     """Episodes begun, the present one included."""
     statistics: EpisodeStatistics
-    root: Key[Array, ""] | UInt32[Array, "2"]
+    level_key: Key[Array, ""] | UInt32[Array, "2"]
+    """From which the keys of all levels are folded."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("env",), meta_fields=("num_envs",))
@@ -75,11 +76,12 @@ class VectorEnv:
         """All copies at the start of their first episode, and what they see."""
         copy = jnp.arange(self.num_envs, dtype=jnp.int32)
         episode = jnp.ones_like(copy)
-        states = self._begin(root, copy, episode)
+        level_key = addressed_key(root, Stream.LEVEL)
+        states = self._begin(level_key, copy, episode)
         statistics = EpisodeStatistics(
             jnp.zeros(self.num_envs), jnp.zeros_like(copy), jnp.zeros(self.num_envs, bool)
         )
-        return VectorState(states, copy, episode, statistics, root), self._observe(states)
+        return VectorState(states, copy, episode, statistics, level_key), self._observe(states)
 
     def step(self, state: VectorState, actions: Int[Array, " b"]) -> tuple[VectorState, TimeStep]:
         """One step of every copy; those whose episode ends begin the next one."""
@@ -103,9 +105,9 @@ class VectorEnv:
         )
         return after, timestep
 
-    def _begin(self, root: Array, copy: Int[Array, " n"], episode: Int[Array, " n"]) -> PyTree:
+    def _begin(self, level_key: Array, copy: Int[Array, " n"], episode: Int[Array, " n"]) -> PyTree:
         def begin(copy: Array, episode: Array) -> PyTree:
-            return self.env.reset(addressed_key(root, Stream.LEVEL, copy, episode))
+            return self.env.reset(jax.random.fold_in(jax.random.fold_in(level_key, copy), episode))
 
         return jax.vmap(begin)(copy, episode)
 
@@ -121,7 +123,7 @@ class VectorEnv:
             state, done = carry
             (some,) = jnp.nonzero(done, size=block, fill_value=rows)  # a row that is not there is dropped
             episode = state.episode.at[some].get(mode="clip") + 1
-            fresh = self._begin(state.root, state.copy.at[some].get(mode="clip"), episode)
+            fresh = self._begin(state.level_key, state.copy.at[some].get(mode="clip"), episode)
             put = functools.partial(jax.tree.map, lambda all, new: all.at[some].set(new, mode="drop"))
             zero = EpisodeStatistics(jnp.zeros(block), jnp.zeros(block, jnp.int32), jnp.zeros(block, bool))
             state = state._replace(

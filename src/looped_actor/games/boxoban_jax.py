@@ -1,4 +1,7 @@
-"""The rules of Boxoban for JAX: one board per call, `vmap` for many."""
+"""The rules of Boxoban for JAX: one board per call, `vmap` for many.
+
+Cells are one long row: XLA vectorises its inner loop, and ten cells are too few for that.
+"""
 
 from typing import NamedTuple
 
@@ -8,13 +11,14 @@ from numpy.typing import ArrayLike
 
 from looped_actor.games.boxoban import Cell
 from looped_actor.games.grid import Direction
+from looped_actor.games.toggle import toggled
 
 
 class BoxobanState(NamedTuple):
     """A board, and what would be slow to read off it at every step."""
 
-    cells: UInt8[Array, "*b h w"]
-    """Sums of `Cell`."""
+    cells: UInt8[Array, "*b n"]
+    """Sums of `Cell`, row by row."""
     player: Int[Array, "*b"]
     """The player's cell, counted row by row."""
     unplaced: Int[Array, "*b"]
@@ -25,13 +29,16 @@ def start(cells: UInt8[Array, "h w"]) -> BoxobanState:
     """The state of a board of `Cell` sums."""
     player = jnp.argmax((cells & Cell.PLAYER).reshape(-1)).astype(jnp.int32)
     unplaced = ((cells & (Cell.BOX | Cell.TARGET)) == Cell.BOX).sum(dtype=jnp.int32)
-    return BoxobanState(cells, player, unplaced)
+    return BoxobanState(cells.reshape(-1), player, unplaced)
 
 
-def move(state: BoxobanState, direction: ArrayLike) -> BoxobanState:
-    """Walk one cell, pushing the box that stands there; where that is impossible, stay."""
-    height, width = state.cells.shape
-    cells = state.cells.reshape(-1)
+def move(state: BoxobanState, direction: ArrayLike, shape: tuple[int, int]) -> BoxobanState:
+    """Walk one cell, pushing the box that stands there; where that is impossible, stay.
+
+    `shape` is the board's rows and columns.
+    """
+    height, width = shape
+    cells = state.cells
     direction = jnp.asarray(direction)
     # Arithmetic, because looking four numbers up in a table is slower.
     rows = (direction == Direction.DOWN).astype(jnp.int32) - (direction == Direction.UP)
@@ -52,20 +59,10 @@ def move(state: BoxobanState, direction: ArrayLike) -> BoxobanState:
     walks = ((content & Cell.WALL) == 0) & ~blocked_box
     pushes &= walks
 
-    # Three cells change. Comparing every index is one vectorised pass; a scatter is serial on CPUs.
-    # Small integers, because a vector register holds more of them.
-    small = jnp.uint8 if height * width <= 256 else jnp.uint16
-    index = jnp.arange(height * width, dtype=small)
-    box = jnp.where(pushes, Cell.BOX, 0).astype(jnp.uint8)
-    player = jnp.where(walks, Cell.PLAYER, 0).astype(jnp.uint8)
-    zero = jnp.uint8(0)
-    cells ^= jnp.where(index == state.player.astype(small), player, zero)
-    cells ^= jnp.where(index == ahead.astype(small), player | box, zero)
-    cells ^= jnp.where(index == beyond.astype(small), box, zero)
+    player, box = jnp.where(walks, Cell.PLAYER, 0), jnp.where(pushes, Cell.BOX, 0)
+    cells = toggled(cells, (state.player, player), (ahead, player | box), (beyond, box))
 
     left_target = (content & Cell.TARGET) != 0
     entered_target = (content_beyond & Cell.TARGET) != 0
     gained = jnp.where(pushes, left_target.astype(jnp.int32) - entered_target.astype(jnp.int32), 0)
-    return BoxobanState(
-        cells.reshape(height, width), jnp.where(walks, ahead, state.player), state.unplaced + gained
-    )
+    return BoxobanState(cells, jnp.where(walks, ahead, state.player), state.unplaced + gained)

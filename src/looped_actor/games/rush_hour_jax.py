@@ -1,4 +1,7 @@
-"""The rules of Rush Hour for JAX: one board per call, `vmap` for many."""
+"""The rules of Rush Hour for JAX: one board per call, `vmap` for many.
+
+Cells are one long row: XLA vectorises its inner loop, and six cells are too few for that.
+"""
 
 from typing import NamedTuple
 
@@ -7,38 +10,36 @@ from jaxtyping import Array, Int, UInt8
 from numpy.typing import ArrayLike
 
 from looped_actor.games.rush_hour import Cell
+from looped_actor.games.toggle import toggled
 
 
 class RushHourState(NamedTuple):
     """A board, and what would be slow to read off it at every step."""
 
-    cells: UInt8[Array, "*b h w"]
-    """Sums of `Cell`."""
+    cells: UInt8[Array, "*b n"]
+    """Sums of `Cell`, row by row."""
     red_end: Int[Array, "*b"]
     """The last cell of the red car, counted row by row."""
     blockers: Int[Array, "*b"]
     """Occupied cells between the red car and the right border."""
-
-    @property
-    def distance_to_exit(self) -> Int[Array, "*b"]:
-        """Cells between the red car and the right border; none means solved."""
-        width = self.cells.shape[-1]
-        return width - 1 - self.red_end % width
+    distance_to_exit: Int[Array, "*b"]
+    """Cells between the red car and the right border; none means solved."""
 
 
 def start(cells: UInt8[Array, "h w"]) -> RushHourState:
     """The state of a board of `Cell` sums."""
     red_end = jnp.argmax((cells & (Cell.RED | Cell.LINK_RIGHT)) == Cell.RED).astype(jnp.int32)
-    return RushHourState(cells, red_end, _blockers(cells, red_end))
+    return _seen(cells.reshape(-1), red_end, cells.shape[1])
 
 
-def slide(state: RushHourState, action: ArrayLike) -> RushHourState:
+def slide(state: RushHourState, action: ArrayLike, shape: tuple[int, int]) -> RushHourState:
     """Slide the vehicle on a cell by one; where that is impossible, stay.
 
-    Action `2 x cell` slides left or up, `2 x cell + 1` right or down, cells counted row by row.
+    Action `2 x cell` slides left or up, `2 x cell + 1` right or down, cells counted row by row. `shape` is
+    the board's rows and columns.
     """
-    height, width = state.cells.shape
-    cells = state.cells.reshape(-1)
+    height, width = shape
+    cells = state.cells
     cell, forward = jnp.asarray(action) // 2, jnp.asarray(action) % 2 == 1
     content = cells[cell]
     horizontal = (content & Cell.HORIZONTAL) != 0
@@ -70,20 +71,19 @@ def slide(state: RushHourState, action: ArrayLike) -> RushHourState:
     def at(offset: Array) -> Array:
         return origin + offset * stride
 
-    linked_kind, last_kind = content | link, content & ~link
-    index = jnp.arange(height * width, dtype=jnp.int32)
-    moved = jnp.where(index == at(left), jnp.uint8(0), cells)
-    moved = jnp.where(index == at(turned), jnp.where(forward, linked_kind, last_kind), moved)
-    moved = jnp.where(index == at(entered), jnp.where(forward, last_kind, linked_kind), moved)
-    cells = jnp.where(moves, moved, cells).reshape(height, width)
+    link = jnp.where(moves, link, jnp.uint8(0))
+    whole = jnp.where(moves, content, jnp.uint8(0))
+    linked_kind, last_kind = whole | link, whole & ~link
+    gone, come = jnp.where(forward, linked_kind, last_kind), jnp.where(forward, last_kind, linked_kind)
+    cells = toggled(cells, (at(left), gone), (at(turned), link), (at(entered), come))
 
     step = jnp.where(moves & ((content & Cell.RED) != 0), jnp.where(forward, 1, -1), 0)
-    red_end = state.red_end + step
-    return RushHourState(cells, red_end, _blockers(cells, red_end))
+    return _seen(cells, state.red_end + step, width)
 
 
-def _blockers(cells: UInt8[Array, "h w"], red_end: Int[Array, ""]) -> Int[Array, ""]:
-    width = cells.shape[-1]
+def _seen(cells: UInt8[Array, " n"], red_end: Int[Array, ""], width: int) -> RushHourState:
+    """The state with what can be read off the board."""
+    distance = width - 1 - red_end % width
     index = jnp.arange(cells.size, dtype=jnp.int32)
-    ahead = (index > red_end) & (index // width == red_end // width)
-    return jnp.sum(ahead & (cells.reshape(-1) != 0), dtype=jnp.int32)
+    ahead = (index > red_end) & (index <= red_end + distance)
+    return RushHourState(cells, red_end, jnp.sum(ahead & (cells != 0), dtype=jnp.int32), distance)
