@@ -85,6 +85,7 @@ def test_import(tmp_path):
     assert len(open_bank(tmp_path / "rush-hour-train.levels")) == 1
 
 
+@pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks for processes in /proc")
 def test_a_killed_job_goes_on(tmp_path):
     """kill -9 of the parent in mid-work; the same command then ends with the same bytes as one not killed."""
     command = ["solve", STARTER["boxoban"], "--count", "600", "--workers", "2", "--out"]

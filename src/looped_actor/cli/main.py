@@ -22,7 +22,7 @@ def main() -> None:
             description="Policies that think in loops.",
             config=(tyro.conf.FlagCreatePairsOff,),
         )
-    except ValueError as mistake:
+    except (ValueError, ChildProcessError) as mistake:
         print(f"looped-actor: {mistake}", file=sys.stderr)
         raise SystemExit(2) from None
     except KeyboardInterrupt:

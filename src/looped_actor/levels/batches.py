@@ -9,10 +9,12 @@ import multiprocessing
 import os
 import pathlib
 import shutil
+import signal
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from typing import TypeVar
 
 import numpy as np
@@ -67,6 +69,11 @@ def run_batches(
                 arrays = result if isinstance(result, dict) else _keep(parts, number, result.result())
                 begin_next()
                 yield arrays
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "a worker died, perhaps for want of memory; what is finished is kept: run the same command "
+                "again to go on, with fewer workers if it happens again"
+            ) from None
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
@@ -77,7 +84,11 @@ def forget(parts: pathlib.Path) -> None:
 
 
 def _end_with_parent() -> None:
-    """In a worker: leave when the parent is gone. A pool whose parent was killed would wait forever."""
+    """In a worker: leave when the parent is gone. A pool whose parent was killed would wait forever.
+
+    An interruption from the keyboard reaches every process of a terminal; it is for the parent to act on.
+    """
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
     def watch() -> None:
