@@ -1,5 +1,6 @@
 """`looped-actor levels`: build, look at and solve banks of levels."""
 
+import contextlib
 import pathlib
 from typing import TYPE_CHECKING, Annotated
 
@@ -160,8 +161,9 @@ def _generate(
 ) -> None:
     from looped_actor.levels import generate, write_bank
     from looped_actor.levels.batches import default_workers, forget
+    from looped_actor.levels.build import parts_of
 
-    parts = out / ".unfinished"
+    parts = parts_of(recipe, out / ".unfinished")
     with progress_bar("generating") as progress:
         banks = generate(
             recipe,
@@ -174,6 +176,8 @@ def _generate(
         write_bank(bank, path := out / f"{game}-{split}.levels")
         print(f"{path}: {len(bank):,} levels")
     forget(parts)
+    with contextlib.suppress(OSError):  # where another recipe has unfinished work, the folder stays
+        parts.parent.rmdir()
 
 
 @app.command(name="info")

@@ -35,7 +35,7 @@ def generate(
 
     No level occurs twice. For Rush Hour no two levels share a cluster, so no board of one split can be
     reached from a board of another. Put small splits first, and they stay the same when a later one grows.
-    `parts` keeps finished batches of this recipe, so that an interrupted job goes on.
+    `parts` keeps finished batches of this recipe (`parts_of`), so that an interrupted job goes on.
     """
     wanted = sum(splits.values())
     if wanted < 1 or min(splits.values()) < 0:
@@ -45,8 +45,6 @@ def generate(
         if isinstance(recipe, BoxobanRecipe)
         else (RUSH_HOUR, rush_hour_generator)
     )
-    if parts is not None:
-        parts = parts / recipe_digest(recipe)
     tasks = ((recipe, batch) for batch in itertools.count())
     collected: list[Arrays] = []
     seen: set[bytes] = set()
@@ -69,10 +67,10 @@ def generate(
     return _split(game, columns, splits, recipe)
 
 
-def recipe_digest(recipe: Recipe) -> str:
-    """A short name for all that a recipe says."""
+def parts_of(recipe: Recipe, folder: pathlib.Path) -> pathlib.Path:
+    """Where in a folder the finished batches of a recipe are kept: each recipe has a place of its own."""
     text = json.dumps([type(recipe).__name__, asdict(recipe)])
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
+    return folder / hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def enumerated(height: int, width: int, *, progress: Progress = no_progress) -> LevelBank:

@@ -19,6 +19,7 @@ from looped_actor.solvers.rush_hour_kernel import (
     explore_keys,
     hardest,
     has_idle_vehicle,
+    masks_of,
     unpack,
 )
 from looped_actor.solvers.table import grown
@@ -235,17 +236,18 @@ def _examine(walls, horizontal, line, length, offset, at, counts):
     The puzzle's offsets are written to `at`; moves are 0 if there is none.
     """
     counts[0] += 1
-    keys, count, complete, table = explore_keys(walls, horizontal, line, length, offset, _NO_LIMIT, True)
+    wall_mask, masks = masks_of(walls, horizontal, line, length)
+    keys, count, complete, table = explore_keys(wall_mask, masks, offset, _NO_LIMIT, True)
     if not complete:
         return 0, 0
     counts[1] += 1
-    distance = distances_to_solved(walls, horizontal, line, length, keys, count, table)
+    distance = distances_to_solved(wall_mask, masks, keys, count, table)
     moves = distance.max()
     if moves < 0:
         return 0, 0
     counts[2] += 1
-    worst = hardest(walls, horizontal, line, length, keys[:count], distance)
-    unpack(keys[worst], bits_per_vehicle(walls), at)
-    if moves > 0 and not has_idle_vehicle(walls, horizontal, line, length, at, moves, _NO_LIMIT):
-        return moves, count
-    return 0, 0
+    worst = hardest(masks, horizontal, keys[:count], distance)
+    if moves == 0 or has_idle_vehicle(wall_mask, masks, keys, distance, table, worst, _NO_LIMIT):
+        return 0, 0
+    unpack(keys[worst], bits_per_vehicle(max(walls.shape)), at)
+    return moves, count

@@ -12,11 +12,13 @@ import numpy as np
 from looped_actor.games.rush_hour import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.compiled import compiled
+from looped_actor.solvers.rush_hour import most_vehicles
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     distances_to_solved,
     explore_keys,
     hardest,
+    masks_of,
     unpack,
 )
 
@@ -46,7 +48,7 @@ class RushHourRecipe:
             raise ValueError(f"boards of 4x4 to 8x8 are generated, not {self.height}x{self.width}")
         if not 1 <= self.min_moves <= self.max_moves:
             raise ValueError(f"no length is at least {self.min_moves} (or 1) and at most {self.max_moves}")
-        most = 64 // bits_per_vehicle(np.zeros((self.height, self.width), np.bool_))
+        most = most_vehicles((self.height, self.width))
         if not 2 <= self.min_vehicles <= self.max_vehicles <= most:
             problem = f"{self.min_vehicles} to {self.max_vehicles} vehicles"
             raise ValueError(f"{problem}; from 2 to {most} are possible on this board")
@@ -96,15 +98,16 @@ def _generate(height, width, least, most, fewest, many, max_walls, limit, seed, 
         random = seeded(seed, candidate)
         _random_board(random, fewest, many, max_walls, board)
         walls, horizontal, line, length, offset = _arrays(board)
-        keys, count, complete, table = explore_keys(walls, horizontal, line, length, offset, limit)
+        wall_mask, masks = masks_of(walls, horizontal, line, length)
+        keys, count, complete, table = explore_keys(wall_mask, masks, offset, limit)
         if not complete:
             continue
-        distance = distances_to_solved(walls, horizontal, line, length, keys, count, table)
+        distance = distances_to_solved(wall_mask, masks, keys, count, table)
         longest = distance.max()
         if not least <= longest <= most:
             continue
-        worst = hardest(walls, horizontal, line, length, keys[:count], distance)
-        bits = bits_per_vehicle(walls)
+        worst = hardest(masks, horizontal, keys[:count], distance)
+        bits = bits_per_vehicle(max(height, width))
         unpack(keys[:count].min(), bits, offset)
         _draw_board(walls, horizontal, line, length, offset, board)
         clusters[kept] = _hash(board)
@@ -210,8 +213,9 @@ def _cluster_ids(cells):
     board = np.empty(cells.shape[1:], np.uint8)
     for i in range(cells.shape[0]):
         walls, horizontal, line, length, offset = _arrays(cells[i])
-        keys, count, _, _ = explore_keys(walls, horizontal, line, length, offset, _NO_LIMIT)
-        unpack(keys[:count].min(), bits_per_vehicle(walls), offset)
+        wall_mask, masks = masks_of(walls, horizontal, line, length)
+        keys, count, _, _ = explore_keys(wall_mask, masks, offset, _NO_LIMIT)
+        unpack(keys[:count].min(), bits_per_vehicle(max(walls.shape)), offset)
         _draw_board(walls, horizontal, line, length, offset, board)
         ids[i] = _hash(board)
     return ids

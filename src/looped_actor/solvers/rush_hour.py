@@ -15,6 +15,7 @@ from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     distances_to_solved,
     explore_keys,
+    masks_of,
     solve_kernel,
     unpack,
 )
@@ -66,7 +67,7 @@ class Cluster(NamedTuple):
     def board(self, index: int) -> RushHourBoard:
         """One of its boards."""
         offset = np.empty(len(self.layout.line), np.int64)
-        unpack(self.keys[index], bits_per_vehicle(self.layout.walls), offset)
+        unpack(self.keys[index], bits_per_vehicle(max(self.layout.walls.shape)), offset)
         return board_of(self.layout, offset)
 
 
@@ -99,9 +100,14 @@ def board_of(layout: Layout, offset: np.ndarray) -> RushHourBoard:
     return RushHourBoard(height, width, walls, vehicles[0], tuple(sorted(vehicles[1:])))
 
 
+def most_vehicles(shape: tuple[int, ...]) -> int:
+    """How many vehicles' offsets fit into 64 bits, on a board of these rows and columns."""
+    return 64 // bits_per_vehicle(max(shape))
+
+
 def fits(layout: Layout) -> bool:
     """Whether a board's cells, and its vehicles' offsets, fit into 64 bits."""
-    return layout.walls.size <= 64 and len(layout.line) * bits_per_vehicle(layout.walls) <= 64
+    return layout.walls.size <= 64 and len(layout.line) <= most_vehicles(layout.walls.shape)
 
 
 def solve(board: RushHourBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> RushHourSolution:
@@ -111,7 +117,7 @@ def solve(board: RushHourBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> Rush
     layout = layout_of(board)
     if not fits(layout):
         return solve_plainly(board, node_limit=node_limit)
-    status, moves, nodes = solve_kernel(*layout, node_limit)
+    status, moves, nodes = solve_kernel(*masks_of(*layout[:-1]), layout.offset, node_limit)
     slides = tuple(Slide(int(vehicle), int(distance)) for vehicle, distance in moves)
     return RushHourSolution(SolveStatus(int(status)), slides, int(nodes))
 
@@ -166,10 +172,9 @@ def explore(board: RushHourBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> Cl
     layout = layout_of(board)
     if not fits(layout):
         height, width = layout.walls.shape
-        problem = (
-            f"clusters are explored on boards of up to 64 cells and {64 // bits_per_vehicle(layout.walls)}"
-        )
+        problem = f"clusters are explored on boards of up to 64 cells and {most_vehicles(layout.walls.shape)}"
         raise ValueError(f"{problem} vehicles; this has {height}x{width} and {len(layout.line)}")
-    keys, count, complete, table = explore_keys(*layout, node_limit)
-    distance = distances_to_solved(*layout[:-1], keys, count, table)
+    masks = masks_of(*layout[:-1])
+    keys, count, complete, table = explore_keys(*masks, layout.offset, node_limit)
+    distance = distances_to_solved(*masks, keys, count, table)
     return Cluster(layout, keys[:count], distance, bool(complete))

@@ -2,8 +2,8 @@
 
 Vehicles never leave their line, so a board is its vehicles' offsets, packed into one 64-bit key, and the
 cells they stand on are one 64-bit mask. Searches are breadth first; every move can be taken back, so
-distances from the solved boards are the optimal lengths of a whole cluster. Functions take a `Layout` spread
-out: walls, and of each vehicle whether it is horizontal, its line, length and offset.
+distances from the solved boards are the optimal lengths of a whole cluster. Searches take a board as
+`masks_of` gives it: `wall_mask`, and `masks` of each vehicle, the red car first, at each of its offsets.
 """
 
 import numpy as np
@@ -13,10 +13,10 @@ from looped_actor.solvers.table import EMPTY, empty_table, grown
 
 
 @compiled
-def bits_per_vehicle(walls):
-    """Bits that hold any offset on this board."""
+def bits_per_vehicle(longest_line):
+    """Bits that hold any offset on a line."""
     bits = 1
-    while 1 << bits < max(walls.shape):
+    while 1 << bits < longest_line:
         bits += 1
     return bits
 
@@ -42,7 +42,7 @@ def unpack(key, bits, offset):
 def masks_of(walls, horizontal, line, length):
     """The walls as a mask, and the mask of each vehicle at each offset; a cell is a bit, row by row.
 
-    Offsets beyond its line have all bits set.
+    Offsets beyond its line have all bits set. The last one that has not is where the red car is solved.
     """
     height, width = walls.shape
     wall_mask = np.uint64(0)
@@ -98,11 +98,28 @@ def _rehashed(keys, count, capacity):
 
 
 @compiled
-def solve_kernel(walls, horizontal, line, length, start, node_limit):
+def solved_offset(masks):
+    """The red car's offset at the exit: the last on its line."""
+    offset = 0
+    while masks[0, offset + 1] != ~np.uint64(0):
+        offset += 1
+    return offset
+
+
+@compiled
+def occupied_by(wall_mask, masks, offset):
+    """All cells that a wall or a vehicle is on."""
+    occupied = wall_mask
+    for i in range(offset.shape[0]):
+        occupied |= masks[i, offset[i]]
+    return occupied
+
+
+@compiled
+def solve_kernel(wall_mask, masks, start, node_limit):
     """Breadth first until a board is solved: the status, the moves, and how many boards were stored."""
-    vehicles, bits = line.shape[0], bits_per_vehicle(walls)
-    wall_mask, masks = masks_of(walls, horizontal, line, length)
-    solved_at = walls.shape[1] - length[0]
+    vehicles, bits = start.shape[0], bits_per_vehicle(masks.shape[1] - 1)
+    solved_at = solved_offset(masks)
     keys = np.empty(256, np.uint64)
     parent = np.empty(256, np.int32)
     moved = np.empty((256, 2), np.int8)
@@ -115,9 +132,7 @@ def solve_kernel(walls, horizontal, line, length, start, node_limit):
     offset = np.empty(vehicles, np.int64)
     while head < count and goal < 0 and status == 1:
         unpack(keys[head], bits, offset)
-        occupied = wall_mask
-        for i in range(vehicles):
-            occupied |= masks[i, offset[i]]
+        occupied = occupied_by(wall_mask, masks, offset)
         for i in range(vehicles):
             here = offset[i]
             low, high = reach(occupied ^ masks[i, here], masks, i, here)
@@ -160,14 +175,13 @@ def solve_kernel(walls, horizontal, line, length, start, node_limit):
 
 
 @compiled
-def explore_keys(walls, horizontal, line, length, start, node_limit, only_from_least=False):
+def explore_keys(wall_mask, masks, start, node_limit, only_from_least=False):
     """All boards that can be reached: their keys, how many, whether all were found, and their table.
 
     `only_from_least` gives up at a board with a smaller key than the start's: so that of all boards of a
     cluster only one explores it to the end.
     """
-    vehicles, bits = line.shape[0], bits_per_vehicle(walls)
-    wall_mask, masks = masks_of(walls, horizontal, line, length)
+    vehicles, bits = start.shape[0], bits_per_vehicle(masks.shape[1] - 1)
     keys = np.empty(64, np.uint64)
     table = empty_table(256)
     keys[0] = pack(start, bits)
@@ -176,9 +190,7 @@ def explore_keys(walls, horizontal, line, length, start, node_limit, only_from_l
     offset = np.empty(vehicles, np.int64)
     while head < count:
         unpack(keys[head], bits, offset)
-        occupied = wall_mask
-        for i in range(vehicles):
-            occupied |= masks[i, offset[i]]
+        occupied = occupied_by(wall_mask, masks, offset)
         for i in range(vehicles):
             here = offset[i]
             others = occupied ^ masks[i, here]
@@ -203,12 +215,10 @@ def explore_keys(walls, horizontal, line, length, start, node_limit, only_from_l
 
 
 @compiled
-def distances_to_solved(walls, horizontal, line, length, keys, count, table):
+def distances_to_solved(wall_mask, masks, keys, count, table):
     """Moves from each board of a whole cluster to the nearest solved one, or -1 if there is none."""
-    vehicles, bits = line.shape[0], bits_per_vehicle(walls)
-    wall_mask, masks = masks_of(walls, horizontal, line, length)
-    solved_at = np.uint64(walls.shape[1] - length[0])
-    red = np.uint64((1 << bits) - 1)
+    vehicles, bits = masks.shape[0], bits_per_vehicle(masks.shape[1] - 1)
+    solved_at, red = np.uint64(solved_offset(masks)), np.uint64((1 << bits) - 1)
     distance = np.full(count, -1, np.int16)
     queue = np.empty(count, np.int32)
     offset = np.empty(vehicles, np.int64)
@@ -222,9 +232,7 @@ def distances_to_solved(walls, horizontal, line, length, keys, count, table):
         row = queue[head]
         head += 1
         unpack(keys[row], bits, offset)
-        occupied = wall_mask
-        for i in range(vehicles):
-            occupied |= masks[i, offset[i]]
+        occupied = occupied_by(wall_mask, masks, offset)
         for i in range(vehicles):
             here = offset[i]
             low, high = reach(occupied ^ masks[i, here], masks, i, here)
@@ -241,11 +249,10 @@ def distances_to_solved(walls, horizontal, line, length, keys, count, table):
 
 
 @compiled
-def hardest(walls, horizontal, line, length, keys, distance):
+def hardest(masks, horizontal, keys, distance):
     """The board farthest from solved; of several, the one whose masks, rows before columns, are least."""
-    bits = bits_per_vehicle(walls)
-    _, masks = masks_of(walls, horizontal, line, length)
-    offset = np.empty(line.shape[0], np.int64)
+    bits = bits_per_vehicle(masks.shape[1] - 1)
+    offset = np.empty(masks.shape[0], np.int64)
     chosen, least_rows, least_columns = -1, np.uint64(0), np.uint64(0)
     farthest = distance.max()
     for row in range(distance.shape[0]):
@@ -253,7 +260,7 @@ def hardest(walls, horizontal, line, length, keys, distance):
             continue
         unpack(keys[row], bits, offset)
         rows = columns = np.uint64(0)
-        for i in range(line.shape[0]):
+        for i in range(masks.shape[0]):
             if horizontal[i]:
                 rows |= masks[i, offset[i]]
             else:
@@ -264,19 +271,44 @@ def hardest(walls, horizontal, line, length, keys, distance):
 
 
 @compiled
-def has_idle_vehicle(walls, horizontal, line, length, offset, optimal, node_limit):
-    """Whether some vehicle could be taken off the board without making the solution shorter.
+def moved_on_the_way(wall_mask, masks, keys, distance, table, row):
+    """Which vehicles one optimal solution of a board moves: down the distances of its cluster."""
+    vehicles, bits = masks.shape[0], bits_per_vehicle(masks.shape[1] - 1)
+    moved, offset = np.zeros(vehicles, np.bool_), np.empty(vehicles, np.int64)
+    while distance[row] > 0:
+        unpack(keys[row], bits, offset)
+        occupied = occupied_by(wall_mask, masks, offset)
+        nearer = -1
+        for i in range(vehicles):
+            here = offset[i]
+            low, high = reach(occupied ^ masks[i, here], masks, i, here)
+            for to in range(low, high + 1):
+                key = keys[row] ^ (np.uint64(here ^ to) << np.uint64(i * bits))
+                other = table[_slot(table, keys, key)]
+                if distance[other] == distance[row] - 1:
+                    nearer = other
+                    break
+            if nearer >= 0:
+                moved[i] = True
+                break
+        row = nearer
+    return moved
+
+
+@compiled
+def has_idle_vehicle(wall_mask, masks, keys, distance, table, row, node_limit):
+    """Whether some vehicle could be taken off a board without making its solution shorter.
 
     A vehicle that an optimal solution moves is never idle: without it, that solution is shorter.
     """
-    _, moves, _ = solve_kernel(walls, horizontal, line, length, offset, node_limit)
-    for i in range(1, line.shape[0]):
-        if np.any(moves[:, 0] == i):
+    moved = moved_on_the_way(wall_mask, masks, keys, distance, table, row)
+    offset = np.empty(masks.shape[0], np.int64)
+    unpack(keys[row], bits_per_vehicle(masks.shape[1] - 1), offset)
+    for i in range(1, masks.shape[0]):
+        if moved[i]:
             continue
-        kept = np.arange(line.shape[0]) != i
-        _, shorter, _ = solve_kernel(
-            walls, horizontal[kept], line[kept], length[kept], offset[kept], node_limit
-        )
-        if shorter.shape[0] == optimal:
+        kept = np.arange(masks.shape[0]) != i
+        _, moves, _ = solve_kernel(wall_mask, masks[kept], offset[kept], node_limit)
+        if moves.shape[0] == distance[row]:
             return True
     return False
