@@ -20,7 +20,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
 
     class Rate(ProgressColumn):
         def render(self, task) -> Text:
-            return Text(f"{task.speed:,.0f}/s" if task.speed else "")
+            return Text(f"{task.completed / task.elapsed:,.0f}/s" if task.elapsed else "")
 
     columns = (
         TextColumn("{task.description}"),
