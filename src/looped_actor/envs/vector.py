@@ -118,19 +118,18 @@ class VectorEnv:
         """Begin the next episode of the copies that are done, a block of them at a time."""
         rows = done.shape[0]
         block = min(RESET_BLOCK, rows)
+        episode = state.episode + done
+        statistics = jax.tree.map(
+            lambda value: jnp.where(done, jnp.zeros_like(value), value), state.statistics
+        )
 
-        def restart_some(carry: tuple[VectorState, Array]) -> tuple[VectorState, Array]:
-            state, done = carry
-            (some,) = jnp.nonzero(done, size=block, fill_value=rows)  # a row that is not there is dropped
-            episode = state.episode.at[some].get(mode="clip") + 1
-            fresh = self._begin(state.level_key, state.copy.at[some].get(mode="clip"), episode)
-            put = functools.partial(jax.tree.map, lambda all, new: all.at[some].set(new, mode="drop"))
-            zero = EpisodeStatistics(jnp.zeros(block), jnp.zeros(block, jnp.int32), jnp.zeros(block, bool))
-            state = state._replace(
-                states=put(state.states, fresh),
-                episode=put(state.episode, episode),
-                statistics=put(state.statistics, zero),
-            )
-            return state, done.at[some].set(False, mode="drop")
+        def begin_some(carry: tuple[PyTree, Array]) -> tuple[PyTree, Array]:
+            states, left = carry
+            (some,) = jnp.nonzero(left, size=block, fill_value=rows)  # a row that is not there is dropped
+            address = (state.copy.at[some].get(mode="clip"), episode.at[some].get(mode="clip"))
+            fresh = self._begin(state.level_key, *address)
+            states = jax.tree.map(lambda all, new: all.at[some].set(new, mode="drop"), states, fresh)
+            return states, left.at[some].set(False, mode="drop")
 
-        return jax.lax.while_loop(lambda carry: carry[1].any(), restart_some, (state, done))[0]
+        states, _ = jax.lax.while_loop(lambda carry: carry[1].any(), begin_some, (state.states, done))
+        return state._replace(states=states, episode=episode, statistics=statistics)
