@@ -26,6 +26,13 @@ def _open(bank: pathlib.Path) -> "LevelBank":
     return starter_bank(str(bank)) if str(bank) in GAMES and not bank.exists() else open_bank(bank)
 
 
+def _write(bank: "LevelBank", path: pathlib.Path) -> None:
+    from looped_actor.levels import write_bank
+
+    write_bank(bank, path)
+    print(f"{path}: {len(bank):,} levels")
+
+
 @build.command(name="boxoban")
 def build_boxoban(
     *,
@@ -67,7 +74,7 @@ def build_boxoban(
       seed: Seed of the generator.
       workers: Processes. Default: one for each core.
     """
-    from looped_actor.levels import BoxobanRecipe, read_boxoban, write_bank
+    from looped_actor.levels import BoxobanRecipe, read_boxoban
 
     if source is None:
         recipe = BoxobanRecipe(height, width, boxes, pulls[0], pulls[1], floor, seed=seed)
@@ -77,8 +84,7 @@ def build_boxoban(
     for split in splits or [name for name in found if name != "."]:
         with progress_bar(split) as progress:
             bank = read_boxoban(source, split, progress)
-        write_bank(bank, path := out / f"boxoban-{split.replace('/', '-')}.levels")
-        print(f"{path}: {len(bank):,} levels")
+        _write(bank, out / f"boxoban-{split.replace('/', '-')}.levels")
     if not (splits or found):
         raise ValueError(f"{source}: no level files (*.txt) in this folder; is it a copy of boxoban-levels?")
 
@@ -134,7 +140,6 @@ def build_rush_hour(
         enumerated,
         read_rush_hour_database,
         split_at_random,
-        write_bank,
     )
 
     if enumerate_all:
@@ -142,8 +147,7 @@ def build_rush_hour(
             raise ValueError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
         with progress_bar("enumerating") as progress:
             bank = enumerated(height, width, progress=progress)
-        write_bank(bank, path := out / f"rush-hour-all-{height}x{width}.levels")
-        print(f"{path}: {len(bank):,} levels")
+        _write(bank, out / f"rush-hour-all-{height}x{width}.levels")
         return
     if source is None:
         recipe = RushHourRecipe(height, width, *moves, *vehicles, max_walls, seed=seed)
@@ -152,14 +156,13 @@ def build_rush_hour(
     with progress_bar(source.name) as progress:
         bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
     for split, part in split_at_random(bank, {"test": test, "valid": valid}, seed).items():
-        write_bank(part, path := out / f"rush-hour-{split}.levels")
-        print(f"{path}: {len(part):,} levels")
+        _write(part, out / f"rush-hour-{split}.levels")
 
 
 def _generate(
     game: str, recipe, out: pathlib.Path, train: int, valid: int, test: int, workers: int | None
 ) -> None:
-    from looped_actor.levels import generate, write_bank
+    from looped_actor.levels import generate
     from looped_actor.levels.batches import default_workers, forget
     from looped_actor.levels.build import parts_of
 
@@ -173,8 +176,7 @@ def _generate(
             progress=progress,
         )
     for split, bank in banks.items():
-        write_bank(bank, path := out / f"{game}-{split}.levels")
-        print(f"{path}: {len(bank):,} levels")
+        _write(bank, out / f"{game}-{split}.levels")
     forget(parts)
     with contextlib.suppress(OSError):  # where another recipe has unfinished work, the folder stays
         parts.parent.rmdir()
@@ -309,7 +311,7 @@ def solve(
     forget(parts)
     for status in SolveStatus:
         number = int((solutions.status == status.value).sum())
-        print(f"{status.name.lower().replace('_', ' ')}: {number:,} of {len(solutions):,}")
+        print(f"{status.words}: {number:,} of {len(solutions):,}")
     solved = solutions.status == SolveStatus.SOLVED.value
     if solved.any():
         lengths = solutions.move_counts[solved]

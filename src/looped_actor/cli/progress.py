@@ -1,4 +1,4 @@
-"""One progress bar for all long commands."""
+"""The progress bar of commands that work through levels."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager

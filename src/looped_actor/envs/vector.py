@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped, UInt32
 
 from looped_actor.envs.base import Environment
-from looped_actor.loop.rng import Stream, addressed_key
+from looped_actor.loop.rng import Stream, addressed_key, folded
 
 RESET_BLOCK = 32
 """Copies that are started anew together. Resets are rare: they should cost what the few cost, not all."""
@@ -107,7 +107,7 @@ class VectorEnv:
 
     def _begin(self, level_key: Array, copy: Int[Array, " n"], episode: Int[Array, " n"]) -> PyTree:
         def begin(copy: Array, episode: Array) -> PyTree:
-            return self.env.reset(jax.random.fold_in(jax.random.fold_in(level_key, copy), episode))
+            return self.env.reset(folded(level_key, copy, episode))
 
         return jax.vmap(begin)(copy, episode)
 

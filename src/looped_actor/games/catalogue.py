@@ -51,11 +51,6 @@ RUSH_HOUR = Game(
 GAMES = {game.name: game for game in (BOXOBAN, RUSH_HOUR)}
 
 
-def game_of(board: Board) -> Game:
-    """The game that a board belongs to."""
-    return BOXOBAN if isinstance(board, BoxobanBoard) else RUSH_HOUR
-
-
 def game_named(name: str, *, source: str = "game") -> Game:
     """The game of that name, or an error that lists them."""
     if name not in GAMES:

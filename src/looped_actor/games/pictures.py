@@ -21,7 +21,7 @@ from looped_actor.games.grid import Position
 from looped_actor.games.rush_hour import RushHourBoard, Vehicle
 
 PAPER, FLOOR, GRID, WALL, WALL_EDGE = "#fbf8f3", "#f1ebe1", "#e2d9ca", "#5d6470", "#4a505b"
-RED, RED_DARK, GLASS, SHADOW = "#d6404a", "#a82f39", "#eaf3f7", "#cfc4b2"
+RED, GLASS, SHADOW = "#d6404a", "#eaf3f7", "#cfc4b2"
 WOOD, WOOD_DARK, WOOD_DONE, WOOD_DONE_DARK = "#d49a56", "#a8733a", "#6fae75", "#4b8552"
 INK = "#2b2e35"
 CARS = ("#4f81bd", "#6aa86f", "#e2a93b", "#8a6bb1", "#4aa5a0", "#c97b4a", "#7d95a8", "#b5658b")

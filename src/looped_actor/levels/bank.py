@@ -23,6 +23,7 @@ from jaxtyping import Array, Int, Shaped, UInt8
 
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import Board, Game, game_named
+from looped_actor.levels.files import write_whole
 
 FORMAT = "looped-actor levels 1"
 _CHUNK = 50_000  # levels unpacked at once, to bound memory
@@ -141,15 +142,11 @@ def make_bank(
 
 def write_bank(bank: LevelBank, path: str | os.PathLike) -> None:
     """Write a bank. The file appears only when it is whole."""
-    path = pathlib.Path(path)
     tensors = {"cells": np.ascontiguousarray(bank.packed), **bank.columns}
     header = asdict(bank.info) | {"format": FORMAT}
     # One entry, because safetensors writes several in no fixed order, and equal banks are equal files.
     data = safetensors.numpy.save(tensors, metadata={"bank": json.dumps(header, sort_keys=True)})
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    unfinished.write_bytes(data)
-    os.replace(unfinished, path)
+    write_whole(path, data)
 
 
 def open_bank(path: str | os.PathLike) -> LevelBank:

@@ -21,6 +21,8 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
+from looped_actor.levels.files import write_whole
+
 Task = TypeVar("Task")
 Arrays = dict[str, np.ndarray]
 
@@ -110,8 +112,5 @@ def _kept(parts: pathlib.Path | None, number: int) -> Arrays | None:
 
 def _keep(parts: pathlib.Path | None, number: int, arrays: Arrays) -> Arrays:
     if parts is not None:
-        path = parts / f"{number:06d}.part"
-        unfinished = path.with_suffix(".unfinished")
-        unfinished.write_bytes(safetensors.numpy.save(arrays))
-        os.replace(unfinished, path)
+        write_whole(parts / f"{number:06d}.part", safetensors.numpy.save(arrays))
     return arrays

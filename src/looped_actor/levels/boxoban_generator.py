@@ -11,8 +11,9 @@ import numpy as np
 
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels.random_numbers import below, seeded
-from looped_actor.solvers.boxoban import SolveStatus, solve_cells
+from looped_actor.solvers.boxoban import solve_cells
 from looped_actor.solvers.compiled import compiled
+from looped_actor.solvers.status import SolveStatus
 
 CANDIDATES_PER_BATCH = 200
 

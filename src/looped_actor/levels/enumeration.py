@@ -5,12 +5,13 @@ boards are enumerated line by line; of a cluster, the one with the least key exp
 interesting if it is the hardest of a solvable cluster, and taking any unmoved vehicle off makes it easier.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
 from looped_actor.games import RushHourBoard
+from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour import Layout, board_of
 from looped_actor.solvers.rush_hour_kernel import (
@@ -69,7 +70,7 @@ def enumerate_positions(
     width: int,
     *,
     red_row: int | None = None,
-    progress: Callable[[int, int], None] = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Enumeration:
     """Enumerate a board of this size; `progress` is told how many of how many parts are done."""
     if not (3 <= height <= LARGEST_SIDE and 3 <= width <= LARGEST_SIDE):
@@ -118,7 +119,7 @@ def _lines(height: int, width: int, red_row: int) -> list[_Entries]:
     return entries
 
 
-def _fillings(span: int, start: int = 0) -> Iterator[list[tuple[int, int]]]:
+def _fillings(span: int) -> Iterator[list[tuple[int, int]]]:
     """Vehicles as (offset, length) on a line of `span` cells that leave at least one of them free."""
 
     def fill(start: int) -> Iterator[list[tuple[int, int]]]:
@@ -129,7 +130,7 @@ def _fillings(span: int, start: int = 0) -> Iterator[list[tuple[int, int]]]:
                     for rest in fill(offset + length):
                         yield [(offset, length), *rest]
 
-    return (vehicles for vehicles in fill(start) if sum(length for _, length in vehicles) < span)
+    return (vehicles for vehicles in fill(0) if sum(length for _, length in vehicles) < span)
 
 
 def _entries(cells: list[int], choices: list[list[tuple[int, int]]]) -> _Entries:

@@ -1,21 +1,29 @@
 """Solutions as boards, one after the other: what a picture or an episode shows."""
 
-from looped_actor.games import BoxobanBoard, RushHourBoard
+from collections.abc import Iterable
+from typing import Any
+
+from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.catalogue import Board
-from looped_actor.solvers import SolveStatus, boxoban, rush_hour
+from looped_actor.solvers import Slide, SolveStatus, boxoban, rush_hour
+
+
+def played(board: Board, moves: Iterable[Any]) -> list[Board]:
+    """All boards of a solution by the plain rules, first and last included; one step lies between two.
+
+    Moves are those of the solvers: directions for Boxoban, (vehicle, distance) for Rush Hour.
+    """
+    if not isinstance(board, BoxobanBoard):
+        return [*rush_hour.play(board, tuple(Slide(int(vehicle), int(far)) for vehicle, far in moves))]
+    boards = [board]
+    for move in moves:
+        boards.append(boards[-1].move(Direction(int(move))))
+    return [*boards]
 
 
 def solution_boards(board: Board) -> list[Board]:
-    """All boards of an optimal solution, the first and the last included; one step lies between two."""
-    if isinstance(board, BoxobanBoard):
-        solution = boxoban.solve(board)
-        boards = [board]
-        for move in solution.moves:
-            boards.append(boards[-1].move(move))
-    else:
-        assert isinstance(board, RushHourBoard)
-        solution = rush_hour.solve(board)
-        boards = rush_hour.play(board, solution.moves)
+    """All boards of an optimal solution."""
+    solution = boxoban.solve(board) if isinstance(board, BoxobanBoard) else rush_hour.solve(board)
     if solution.status is not SolveStatus.SOLVED:
-        raise ValueError(f"this level is {solution.status.name.lower().replace('_', ' ')}")
-    return list(boards)
+        raise ValueError(f"this level is {solution.status.words}")
+    return played(board, solution.moves)

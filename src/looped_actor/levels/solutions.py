@@ -4,7 +4,8 @@ import hashlib
 import json
 import os
 import pathlib
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -12,12 +13,14 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
-from looped_actor.games import BoxobanBoard, Direction, LevelError, RushHourBoard
+from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
 from looped_actor.levels.batches import run_batches
+from looped_actor.levels.files import write_whole
+from looped_actor.levels.replay import played
 from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.solvers import boxoban, rush_hour
-from looped_actor.solvers.boxoban import SolveStatus
+from looped_actor.solvers.status import DEFAULT_NODE_LIMIT
 
 LEVELS_PER_BATCH = 50
 FORMAT = "looped-actor solutions 1"
@@ -70,13 +73,21 @@ class Solutions:
 
     def moves(self, index: int) -> np.ndarray:
         """The moves of one level; the first solved one has index 0."""
-        end = int(self.move_counts[: index + 1].sum(dtype=np.int64))
+        end = int(self._move_ends[index])
         return self.all_moves[end - int(self.move_counts[index]) : end]
 
     def pushes(self, index: int) -> np.ndarray:
         """The pushes of one level."""
-        end = int(self.push_counts[: index + 1].sum(dtype=np.int64))
+        end = int(self._push_ends[index])
         return self.all_pushes[end - int(self.push_counts[index]) : end]
+
+    @cached_property
+    def _move_ends(self) -> np.ndarray:
+        return self.move_counts.cumsum(dtype=np.int64)
+
+    @cached_property
+    def _push_ends(self) -> np.ndarray:
+        return self.push_counts.cumsum(dtype=np.int64)
 
 
 def solve_bank(
@@ -84,7 +95,7 @@ def solve_bank(
     *,
     first: int = 0,
     count: int | None = None,
-    node_limit: int = boxoban.DEFAULT_NODE_LIMIT,
+    node_limit: int = DEFAULT_NODE_LIMIT,
     workers: int = 1,
     parts: pathlib.Path | None = None,
     progress: Progress = no_progress,
@@ -134,24 +145,14 @@ def _solve_rush_hour(cells: np.ndarray, node_limit: int) -> boxoban.PackedSoluti
 
 def replays(bank: LevelBank, solutions: Solutions, index: int) -> bool:
     """Whether a solution, played by the plain rules, wins its level."""
-    board, moves = bank.board(solutions.job.first + index), solutions.moves(index)
-    if isinstance(board, BoxobanBoard):
-        for move in moves:
-            board = board.move(Direction(int(move)))
-        return board.solved
-    slides = tuple(rush_hour.Slide(int(vehicle), int(distance)) for vehicle, distance in moves)
-    return rush_hour.play(board, slides)[-1].solved
+    return played(bank.board(solutions.job.first + index), solutions.moves(index))[-1].solved
 
 
 def write_solutions(solutions: Solutions, path: str | os.PathLike) -> None:
     """Write solutions. The file appears only when it is whole."""
-    path = pathlib.Path(path)
-    arrays = {name: value for name, value in vars(solutions).items() if name != "job"}
+    arrays = {field.name: getattr(solutions, field.name) for field in fields(solutions)[1:]}  # not the job
     header = json.dumps({"format": FORMAT, **asdict(solutions.job)}, sort_keys=True)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = path.with_name(f"{path.name}.{os.getpid()}.part")
-    unfinished.write_bytes(safetensors.numpy.save(arrays, metadata={"solutions": header}))
-    os.replace(unfinished, path)
+    write_whole(path, safetensors.numpy.save(arrays, metadata={"solutions": header}))
 
 
 def open_solutions(path: str | os.PathLike, bank: LevelBank | None = None) -> Solutions:
@@ -173,8 +174,3 @@ def open_solutions(path: str | os.PathLike, bank: LevelBank | None = None) -> So
     if bank is not None and solutions.job.bank_checksum != bank.info.checksum:
         raise LevelError(f"these solutions are of other levels than {bank.name}", source=name)
     return solutions
-
-
-def solved_share(solutions: Solutions) -> float:
-    """The part of the levels that was solved within the limit."""
-    return float((solutions.status == SolveStatus.SOLVED.value).mean())

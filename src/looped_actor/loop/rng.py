@@ -22,7 +22,13 @@ def addressed_key(
     root: Key[Array, ""] | UInt32[Array, "2"], stream: Stream, *address: int | Int[Array, ""]
 ) -> Key[Array, ""] | UInt32[Array, "2"]:
     """The key of one draw: of this stream, at this address, for example environment and step."""
-    key = jax.random.fold_in(root, stream)
+    return folded(root, stream, *address)
+
+
+def folded(
+    key: Key[Array, ""] | UInt32[Array, "2"], *address: int | Int[Array, ""]
+) -> Key[Array, ""] | UInt32[Array, "2"]:
+    """A key with an address folded in: in one go, or the rest of it later, which gives the same."""
     for part in address:
         key = jax.random.fold_in(key, part)
     return key

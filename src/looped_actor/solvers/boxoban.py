@@ -3,7 +3,6 @@
 The search itself is in `boxoban_kernel`; this is its face.
 """
 
-from enum import Enum
 from typing import NamedTuple
 
 import numpy as np
@@ -12,18 +11,7 @@ from jaxtyping import UInt8
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.boxoban import Cell
 from looped_actor.solvers.boxoban_kernel import solve_kernel
-
-DEFAULT_NODE_LIMIT = 3_000_000
-
-
-class SolveStatus(Enum):
-    """How a search ended."""
-
-    SOLVED = 0
-    UNSOLVABLE = 1
-    """Proved: every state that can be reached was looked at, or has a box that is lost."""
-    NOT_WITHIN_LIMIT = 2
-    """Unknown: the limit was reached first."""
+from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
 
 
 class Push(NamedTuple):

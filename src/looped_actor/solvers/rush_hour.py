@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Bool, Int, UInt64
 
 from looped_actor.games import RushHourBoard, Vehicle
-from looped_actor.solvers.boxoban import SolveStatus
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     distances_to_solved,
@@ -19,8 +18,7 @@ from looped_actor.solvers.rush_hour_kernel import (
     solve_kernel,
     unpack,
 )
-
-DEFAULT_NODE_LIMIT = 3_000_000
+from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
 
 
 class Slide(NamedTuple):
