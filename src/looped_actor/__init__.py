@@ -1,8 +1,11 @@
 """Policies that think in loops: adaptive-depth transformers for reinforcement learning, in JAX.
 
 `run_loop` gives adaptive depth to any step of yours; `Actor` and `ActorCritic` put the paper's nets
-together. What is exported here is the public API; each name says more in its own docstring.
+together; `load_policy` loads what `looped-actor train` has trained. What is exported here is the public
+API; each name says more in its own docstring.
 """
+
+from typing import TYPE_CHECKING, Any
 
 from looped_actor.loop import (
     Categorical,
@@ -40,7 +43,20 @@ from looped_actor.models import (
 from looped_actor.registration import register_environments
 from looped_actor.version import __version__
 
+if TYPE_CHECKING:
+    from looped_actor.experiments.policies import Policy, load_policy
+
 register_environments()
+
+
+def __getattr__(name: str) -> Any:
+    """Names that need the whole house (levels, checkpoints) are imported when they are first asked for."""
+    if name in ("Policy", "load_policy"):
+        from looped_actor.experiments import policies
+
+        return getattr(policies, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
 
 __all__ = [
     "DRC",
@@ -64,6 +80,7 @@ __all__ = [
     "Packed",
     "PairedTokenizer",
     "PlanesTokenizer",
+    "Policy",
     "PolicyKL",
     "ReadoutLogits",
     "ScalarTokenizer",
@@ -72,5 +89,6 @@ __all__ = [
     "UnitGaussian",
     "ValueHead",
     "__version__",
+    "load_policy",
     "run_loop",
 ]

@@ -1,7 +1,7 @@
 """The arms of the paper's comparison: what is built for a task, and how it thinks."""
 
 from dataclasses import dataclass, field
-from typing import Protocol, runtime_checkable
+from typing import Literal, Protocol, get_args, runtime_checkable
 
 from flax import nnx
 
@@ -104,15 +104,30 @@ def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
     return Actor(tokenizer, trunk, policy)
 
 
-ARMS: dict[str, Arm] = {
-    "looped": Looped(),
-    "iso-params": Stacked(1),
-    "iso-flops": Stacked(16),
-    "drc": RepeatedConvLSTM(),
-    "fixed-4": Looped(FixedLoops(4)),
-    "fixed-8": Looped(FixedLoops(8)),
-    "fixed-16": Looped(FixedLoops(16)),
-}
+ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "fixed-4", "fixed-8", "fixed-16"]
+
+
+def arm_named(name: ArmName, halting: HaltingRule, drc: DRCConfig) -> Arm:
+    """An arm of the comparison.
+
+    Args:
+      name: which one.
+      halting: of the looped arm. Iso-FLOPs has as many cores as it may loop.
+      drc: the shape of the DRC.
+    """
+    return {
+        "looped": Looped(halting),
+        "iso-params": Stacked(1),
+        "iso-flops": Stacked(halting.max_loops),
+        "drc": RepeatedConvLSTM(drc),
+        "fixed-4": Looped(FixedLoops(4)),
+        "fixed-8": Looped(FixedLoops(8)),
+        "fixed-16": Looped(FixedLoops(16)),
+    }[name]
+
+
+ARMS: dict[str, Arm] = {name: arm_named(name, PolicyKL(), DRCConfig()) for name in get_args(ArmName)}
+"""As in the paper."""
 
 
 def arms_for(task: Task) -> dict[str, Arm]:

@@ -21,9 +21,9 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import Array, Int, Shaped, UInt8
 
+from looped_actor.files import write_whole
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import Board, Game, game_named
-from looped_actor.levels.files import write_whole
 
 FORMAT = "looped-actor levels 1"
 _CHUNK = 50_000  # levels unpacked at once, to bound memory

@@ -21,7 +21,7 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 
-from looped_actor.levels.files import write_whole
+from looped_actor.files import write_whole
 
 Task = TypeVar("Task")
 Arrays = dict[str, np.ndarray]

@@ -31,6 +31,9 @@ class BoxobanRecipe:
     """Reverse play drags a random box by one to three cells this many times: more give longer solutions."""
     floor: float = 0.6
     """Share of the inner cells that the room is carved out of, at least."""
+    direct_share: float = 1.0
+    """Share kept of the direct levels, in which every push brings a box nearer to its nearest target. Most
+    levels are direct, and a greedy player solves them: less than 1 makes a bank harder."""
     node_limit: int = 300_000
     """States in which the solver must have certified a level, or it is dropped."""
     seed: int = 0
@@ -40,6 +43,8 @@ class BoxobanRecipe:
             raise ValueError(f"boards of 4x4 to 64x64 are generated, not {self.height}x{self.width}")
         if not 0.1 <= self.floor <= 1:
             raise ValueError(f"floor is a share of 0.1 to 1, not {self.floor}")
+        if not 0 <= self.direct_share <= 1:
+            raise ValueError(f"direct_share is a share of 0 to 1, not {self.direct_share}")
         cells = int(self.floor * (self.height - 2) * (self.width - 2))
         if not 1 <= self.boxes <= min(255, cells // 3):
             raise ValueError(
@@ -72,6 +77,9 @@ def generate_batch(task: tuple[BoxobanRecipe, int]) -> dict[str, np.ndarray]:
             continue  # as upstream, every box has a way to go
         solution = solve_cells(cells, node_limit=recipe.node_limit)
         if solution.status == SolveStatus.SOLVED.value:
+            direct = len(solution.pushes) == _least_pushes(cells)
+            if direct and _chance(recipe.seed, candidate) >= recipe.direct_share:
+                continue
             kept.append(cells)
             moves.append(len(solution.moves))
             pushes.append(len(solution.pushes))
@@ -81,6 +89,17 @@ def generate_batch(task: tuple[BoxobanRecipe, int]) -> dict[str, np.ndarray]:
         "moves": np.array(moves, np.uint16),
         "pushes": np.array(pushes, np.uint16),
     }
+
+
+def _least_pushes(cells: np.ndarray) -> int:
+    """The distances of all boxes to their nearest targets."""
+    boxes, targets = (np.argwhere(cells & kind) for kind in (Cell.BOX, Cell.TARGET))
+    return int(np.abs(boxes[:, None] - targets[None]).sum(axis=-1).min(axis=1).sum())
+
+
+def _chance(seed: int, candidate: int) -> float:
+    """A number from 0 to 1 that belongs to a candidate."""
+    return float(np.random.default_rng((seed, candidate)).random())
 
 
 _WALL, _BOX, _TARGET, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.TARGET), int(Cell.PLAYER)

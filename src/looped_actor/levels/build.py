@@ -29,12 +29,14 @@ def generate(
     *,
     workers: int = 1,
     parts: pathlib.Path | None = None,
+    without: LevelBank | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, LevelBank]:
     """Banks of so many levels for each split, filled in the order given.
 
     No level occurs twice. For Rush Hour no two levels share a cluster, so no board of one split can be
     reached from a board of another. Put small splits first, and they stay the same when a later one grows.
+    `without` is a bank of the same game of which no level is to occur again.
     `parts` keeps finished batches of this recipe (`parts_of`), so that an interrupted job goes on.
     """
     wanted = sum(splits.values())
@@ -48,18 +50,22 @@ def generate(
     tasks = ((recipe, batch) for batch in itertools.count())
     collected: list[Arrays] = []
     seen: set[bytes] = set()
+    if without is not None:
+        _first_seen({"cells": without.cells(slice(None)), **without.columns}, seen)
+    known = len(seen)
     barren = 0
     batches = run_batches(module.generate_batch, tasks, workers=workers, parts=parts)
     for batch in batches:
         fresh = _first_seen(batch, seen)
         barren = 0 if fresh.any() else barren + 1
         collected.append({name: values[fresh] for name, values in batch.items()})
-        progress(min(len(seen), wanted), wanted)
-        if len(seen) >= wanted:
+        found = len(seen) - known
+        progress(min(found, wanted), wanted)
+        if found >= wanted:
             break
         if barren == _SPARSE_BATCHES:
             raise ValueError(
-                f"found {len(seen)} different levels of {wanted}, and none in the last "
+                f"found {found} different levels of {wanted}, and none in the last "
                 f"{barren * module.CANDIDATES_PER_BATCH} candidates: ask for fewer, or for other boards"
             )
     batches.close()
@@ -105,7 +111,7 @@ def split_at_random(bank: LevelBank, splits: Mapping[str, int], seed: int) -> di
     }
 
 
-def _first_seen(batch: Arrays, seen: set[bytes]) -> np.ndarray:
+def _first_seen(batch: Mapping[str, np.ndarray], seen: set[bytes]) -> np.ndarray:
     """Which levels of a batch are new, and remember them."""
     identity = batch["cluster"] if "cluster" in batch else batch["cells"]
     fresh = np.zeros(len(identity), bool)

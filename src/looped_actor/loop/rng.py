@@ -16,6 +16,8 @@ class Stream(IntEnum):
 
     LEVEL = 1
     ACTION = 2
+    SHUFFLE = 3
+    NET = 4
 
 
 def addressed_key(

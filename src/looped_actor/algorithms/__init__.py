@@ -1,0 +1,28 @@
+"""Learning as pure functions over protocols: no net, no environment and no device of its own."""
+
+from looped_actor.algorithms.advantages import Advantages, advantages
+from looped_actor.algorithms.deciding import Decide, Weights, deciding
+from looped_actor.algorithms.learner import LearnerState, Update, descend, new_learner
+from looped_actor.algorithms.ppo import Example, PPOConfig, PPOTerms, normalised_advantage, ppo_loss
+from looped_actor.algorithms.statistics import RunningStatistics, no_statistics, normalised, updated
+
+__all__ = [
+    "Advantages",
+    "Decide",
+    "Example",
+    "LearnerState",
+    "PPOConfig",
+    "PPOTerms",
+    "RunningStatistics",
+    "Update",
+    "Weights",
+    "advantages",
+    "deciding",
+    "descend",
+    "new_learner",
+    "no_statistics",
+    "normalised",
+    "normalised_advantage",
+    "ppo_loss",
+    "updated",
+]

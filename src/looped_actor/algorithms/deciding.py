@@ -1,0 +1,49 @@
+"""A net with its weights and the scaling of observations in place: what acts, learns and is evaluated."""
+
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+from flax import nnx
+from jaxtyping import Array, PyTree, Real
+
+from looped_actor.algorithms.statistics import RunningStatistics, normalised
+from looped_actor.loop import HaltingRule, Packed
+
+
+class Weights(NamedTuple):
+    """All numbers of a policy."""
+
+    parameters: PyTree
+    fixed: PyTree
+    """What of the net is not trained: the latent before the first loop."""
+    statistics: RunningStatistics
+    """Of the observations that it was trained on."""
+
+
+@runtime_checkable
+class Decide(Protocol):
+    """Observations as an environment gives them, to decisions."""
+
+    def __call__(self, observation: Any, *, expected_loops: Real[Array, " b"] | None = None) -> Any:
+        """A batch of decisions with `distribution`, `loop`, and `value` where the net has one."""
+        ...
+
+
+def deciding(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None) -> Decide:
+    """A policy.
+
+    Args:
+      definition: the net without its weights.
+      weights: they, and the statistics that scale observations.
+      halting: replaces the rule that the net was trained with.
+    """
+    net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
+
+    def decide(observation: Any, *, expected_loops: Any = None) -> Any:
+        return net(
+            normalised(weights.statistics, observation),
+            halting=halting,
+            execution=Packed(),
+            expected_loops=expected_loops,
+        )
+
+    return decide

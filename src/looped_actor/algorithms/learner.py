@@ -1,0 +1,68 @@
+"""One step of gradient descent that a broken gradient cannot spoil."""
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from jaxtyping import Array, Bool, Float, Int, PyTree
+
+from looped_actor.algorithms.collectives import all_finite, average, keep_if
+
+
+class LearnerState(NamedTuple):
+    """Parameters, and what their optimiser remembers."""
+
+    parameters: PyTree
+    optimiser: optax.OptState
+    skipped: Int[Array, ""]
+    """Updates that were left out because loss or gradient was not finite."""
+    skipped_in_a_row: Int[Array, ""]
+    """Of the last ones; 0 after an update that was taken."""
+
+
+class Update(NamedTuple):
+    """What a step of gradient descent saw."""
+
+    loss: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    """Before clipping."""
+    taken: Bool[Array, ""]
+    terms: Any
+    """What the loss function returned beside its value, averaged over devices."""
+
+
+def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> LearnerState:
+    """Before the first update."""
+    return LearnerState(parameters, optimiser.init(parameters), jnp.int32(0), jnp.int32(0))
+
+
+def descend(
+    learner: LearnerState,
+    optimiser: optax.GradientTransformation,
+    loss: Callable[[PyTree], tuple[Float[Array, ""], Any]],
+    axis: str | None = None,
+) -> tuple[LearnerState, Update]:
+    """One update, or none where the loss or its gradient is not finite.
+
+    Args:
+      learner: parameters and optimiser.
+      optimiser: how to use a gradient.
+      loss: of parameters, on this device's part of the batch: the loss and terms to report.
+      axis: the mesh axis over which the batch is spread, inside `shard_map`.
+    """
+    (value, terms), gradient = jax.value_and_grad(loss, has_aux=True)(learner.parameters)
+    value, terms, gradient = average((value, terms, gradient), axis)
+    change, state = optimiser.update(gradient, learner.optimiser, learner.parameters)
+    parameters = optax.apply_updates(learner.parameters, change)
+    # The new parameters are looked at too: a finite gradient can still overflow the optimiser.
+    good = all_finite((value, gradient, parameters))
+    parameters, state = keep_if(good, (parameters, state), (learner.parameters, learner.optimiser))
+    after = LearnerState(
+        parameters,
+        state,
+        learner.skipped + ~good,
+        jnp.where(good, 0, learner.skipped_in_a_row + 1),
+    )
+    return after, Update(value, optax.tree.norm(gradient), good, terms)

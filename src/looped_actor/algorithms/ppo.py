@@ -1,0 +1,130 @@
+"""Proximal policy optimisation, as in the paper's equation for online learning.
+
+Policy and value are read from the same latent at the halting loop. An update computes both anew, with
+their own halting, so the loop at which an example stops may differ from that of acting.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, PyTree, Shaped
+
+from looped_actor.algorithms.collectives import average
+from looped_actor.algorithms.deciding import Decide
+
+
+@dataclass(frozen=True)
+class PPOConfig:
+    """How to learn online. The defaults are the paper's."""
+
+    num_envs: int = 1024
+    """Environments that are played side by side, over all devices."""
+    rollout_steps: int = 64
+    """Steps of each environment between two rounds of updates."""
+    minibatch: int = 1024
+    """Examples of one gradient, over all devices."""
+    epochs: int = 4
+    """How often each example is learned from."""
+    learning_rate: float = 1e-4
+    """Step size of Adam."""
+    decay_learning_rate: bool = False
+    """Let the learning rate fall linearly, to nothing at the end of the run."""
+    max_gradient_norm: float = 1.0
+    """Longer gradients are shortened to this."""
+    discount: float = 0.99
+    """gamma."""
+    trace: float = 0.95
+    """lambda of the lambda-returns."""
+    clip: float = 0.3
+    """How far the ratio to the acting policy may go from 1."""
+    entropy_cost: float = 0.01
+    """c_H."""
+    value_cost: float = 0.25
+    """c_V, the factor of the squared error."""
+
+    def __post_init__(self) -> None:
+        for name in ("num_envs", "rollout_steps", "minibatch", "epochs"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        for name in ("learning_rate", "max_gradient_norm", "clip"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("discount", "trace"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        for name in ("entropy_cost", "value_cost"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+        if self.steps_per_iteration % self.minibatch:
+            raise ValueError(
+                f"{self.num_envs} environments x {self.rollout_steps} steps = {self.steps_per_iteration} "
+                f"examples do not divide into minibatches of {self.minibatch}"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of one rollout."""
+        return self.num_envs * self.rollout_steps
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Gradients of one rollout."""
+        return self.epochs * self.steps_per_iteration // self.minibatch
+
+
+class Example(NamedTuple):
+    """A batch of what PPO learns from."""
+
+    observation: PyTree[Shaped[Array, "b ..."]]
+    action: Shaped[Array, "b ..."]
+    log_prob: Float[Array, " b"]
+    """Of the action, by the policy that took it."""
+    advantage: Float[Array, " b"]
+    """Normalised over the whole rollout."""
+    value_target: Float[Array, " b"]
+    loops: Int[Array, " b"]
+    """Loops taken when acting: what `Packed` sorts by."""
+
+
+class PPOTerms(NamedTuple):
+    """What the loss is made of, and what to watch beside it. Means over the minibatch."""
+
+    policy_loss: Float[Array, ""]
+    value_loss: Float[Array, ""]
+    """Squared error, without its factor."""
+    entropy: Float[Array, ""]
+    kl: Float[Array, ""]
+    """From the acting policy, estimated on its own actions."""
+    clipped: Float[Array, ""]
+    """Share of examples whose ratio left the clipping range."""
+    loops: Float[Array, ""]
+    executed_loops: Float[Array, ""]
+    """Loops that the hardware computed for each example; `loops` were asked for."""
+
+
+def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float[Array, ""], PPOTerms]:
+    """The paper's loss of a minibatch."""
+    now = decide(example.observation, expected_loops=example.loops)
+    log_ratio = now.distribution.log_prob(example.action) - example.log_prob
+    ratio = jnp.exp(log_ratio)
+    held = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
+    terms = PPOTerms(
+        policy_loss=-jnp.minimum(ratio * example.advantage, held * example.advantage).mean(),
+        value_loss=((now.value - example.value_target) ** 2).mean(),
+        entropy=now.distribution.entropy().mean(),
+        kl=(ratio - 1 - log_ratio).mean(),
+        clipped=(jnp.abs(ratio - 1) > config.clip).mean(dtype=ratio.dtype),
+        loops=now.loop.loops.mean(dtype=ratio.dtype),
+        executed_loops=now.loop.executed.astype(ratio.dtype) / len(ratio),
+    )
+    loss = terms.policy_loss + config.value_cost * terms.value_loss - config.entropy_cost * terms.entropy
+    return loss, jax.lax.stop_gradient(terms)
+
+
+def normalised_advantage(advantage: Float[Array, "..."], axis: str | None = None) -> Float[Array, "..."]:
+    """Of mean 0 and variance 1 over the whole rollout, on whichever devices it lies."""
+    mean = average(advantage.mean(), axis)
+    variance = average(((advantage - mean) ** 2).mean(), axis)
+    return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)

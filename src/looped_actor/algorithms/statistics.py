@@ -1,0 +1,65 @@
+"""Running statistics of observations, and what they are for: inputs of mean 0 and variance 1.
+
+The last axis holds features (the planes of a board, the scalars of a vector); all others are averaged
+over, so that statistics, like parameters, do not depend on the size of a board.
+"""
+
+from typing import NamedTuple
+
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Shaped
+
+from looped_actor.algorithms.collectives import all_finite, keep_if, total
+
+SMALLEST_DEVIATION = 1e-3
+"""A feature that (almost) never changes is not blown up."""
+
+
+class RunningStatistics(NamedTuple):
+    """Number, mean and summed squared deviation of each feature so far."""
+
+    seen: Float[Array, ""]
+    mean: Float[Array, " n"]
+    squares: Float[Array, " n"]
+
+    @property
+    def deviation(self) -> Float[Array, " n"]:
+        """Standard deviation of each feature."""
+        return jnp.sqrt(self.squares / jnp.maximum(self.seen, 1))
+
+
+def no_statistics(features: int) -> RunningStatistics:
+    """Before anything was seen."""
+    return RunningStatistics(jnp.zeros(()), jnp.zeros(features), jnp.zeros(features))
+
+
+def updated(
+    statistics: RunningStatistics, observation: Shaped[Array, "... n"], axis: str | None = None
+) -> RunningStatistics:
+    """With a batch added (Chan's parallel formula); one that is not finite is left out.
+
+    Args:
+      statistics: so far.
+      observation: the batch.
+      axis: the mesh axis over which the batch is spread, inside `shard_map`.
+    """
+    dtype = statistics.mean.dtype
+    features = observation.reshape(-1, observation.shape[-1]).astype(dtype)
+    count = total(jnp.asarray(len(features), dtype), axis)
+    mean = total(features.sum(axis=0), axis) / count
+    squares = total(((features - mean) ** 2).sum(axis=0), axis)
+
+    both = statistics.seen + count
+    shift = mean - statistics.mean
+    after = RunningStatistics(
+        both,
+        statistics.mean + shift * (count / both),
+        statistics.squares + squares + shift**2 * (statistics.seen * count / both),
+    )
+    return keep_if(all_finite(after), after, statistics)
+
+
+def normalised(statistics: RunningStatistics, observation: Shaped[Array, "... n"]) -> Float[Array, "... n"]:
+    """Features of mean 0 and variance 1; as they are while nothing has been seen."""
+    scale = jnp.where(statistics.seen > 0, jnp.maximum(statistics.deviation, SMALLEST_DEVIATION), 1)
+    return (observation.astype(statistics.mean.dtype) - statistics.mean) / scale

@@ -1,0 +1,80 @@
+"""Where things lie: rows of environments and examples spread over all devices, the rest on each.
+
+One mesh axis, `DATA`, over every device of every process: one laptop core and a pod run one program.
+"""
+
+import os
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+
+DATA = "data"
+ROWS: Any = PartitionSpec(DATA)
+EVERYWHERE: Any = PartitionSpec()
+
+
+def all_devices(count: int | None = None) -> Mesh:
+    """A mesh of all devices, or of the first so many of every process."""
+    devices = jax.devices()
+    if count is not None:
+        own: dict[int, list] = {}
+        for device in devices:
+            own.setdefault(device.process_index, []).append(device)
+        fewest = min(len(some) for some in own.values())
+        if not 1 <= count <= fewest:
+            raise ValueError(f"{count} devices were asked for, and there are {fewest}")
+        devices = [device for some in own.values() for device in some[:count]]
+    return Mesh(np.array(devices), (DATA,), axis_types=(AxisType.Auto,))
+
+
+def shardings(mesh: Mesh, specs: Any) -> Any:
+    """A tree of specifications as shardings of a mesh."""
+    return jax.tree.map(
+        lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
+    )
+
+
+def on_every_device(mesh: Mesh, tree: Any) -> Any:
+    """A pytree that this process holds whole, put on all devices. All processes must hold the same."""
+    everywhere = NamedSharding(mesh, EVERYWHERE)
+
+    def put(leaf: Any) -> jax.Array:
+        host = np.asarray(leaf)
+        return jax.make_array_from_callback(host.shape, everywhere, lambda index: host[index])
+
+    return jax.tree.map(put, tree)
+
+
+def start_devices(
+    devices: int | None = None,
+    coordinator: str | None = None,
+    processes: int | None = None,
+    process: int | None = None,
+) -> Mesh:
+    """The mesh of a command, before any other use of JAX.
+
+    On clusters that JAX knows (TPU pods, Slurm, Open MPI) `coordinator="auto"` finds the rest out.
+
+    Args:
+      devices: how many of each process to use. Cores of a CPU count: each becomes a device.
+      coordinator: host:port of process 0, "auto", or None for a computation of one process.
+      processes: how many there are.
+      process: which one this is.
+    """
+    if devices is not None:
+        cores = os.cpu_count() or 1
+        if not 1 <= devices <= max(cores, 8):
+            raise ValueError(f"{devices} devices: there must be at least 1, and no more than there are")
+        jax.config.update("jax_num_cpu_devices", devices)
+    if coordinator == "auto":
+        jax.distributed.initialize()
+    elif coordinator is not None:
+        if processes is None or process is None or not 0 <= process < processes:
+            raise ValueError(f"process {process} of {processes}: give both, counted from 0")
+        jax.config.update("jax_cpu_collectives_implementation", "gloo")
+        jax.distributed.initialize(coordinator, processes, process)
+    elif processes is not None or process is not None:
+        raise ValueError("a computation of several processes needs a coordinator (host:port, or auto)")
+    return all_devices(devices)

@@ -1,0 +1,121 @@
+"""What a policy achieves on levels: success with its interval, by optimal length, and loops."""
+
+import functools
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Integer
+
+from looped_actor.algorithms import Weights, deciding
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device
+from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.play import Episodes, LevelEnvironment, play_levels
+from looped_actor.loop import HaltingRule
+
+MOST_BINS = 8
+
+
+@dataclass(frozen=True)
+class LevelPlayer:
+    """Plays every level of an environment once, spread over all devices.
+
+    Args:
+      env: holds the levels.
+      levels: how many it holds.
+      definition: the net without its weights.
+      most_loops: its cap.
+      mesh: the devices.
+      halting: replaces the rule that the net was trained with.
+      batch: levels played in step on each of them.
+    """
+
+    env: LevelEnvironment
+    levels: int
+    definition: nnx.GraphDef
+    most_loops: int
+    mesh: Mesh
+    halting: HaltingRule | None = None
+    batch: int = 256
+
+    def play(
+        self, weights: Weights, progress: Callable[[int, int], None] = lambda done, all: None
+    ) -> Episodes:
+        """An episode of each level, as arrays of this process."""
+        at_once = min(self.batch * self.mesh.size, -(-self.levels // self.mesh.size) * self.mesh.size)
+        parts = []
+        for first in range(0, self.levels, at_once):
+            chosen = np.arange(first, first + at_once, dtype=np.int32)
+            chosen[chosen >= self.levels] = -1
+            part = self._play(self._placed_env, weights, on_every_device(self.mesh, chosen))
+            parts.append(jax.tree.map(np.asarray, part))
+            progress(min(first + at_once, self.levels), self.levels)
+        return Episodes(*(np.concatenate(field)[: self.levels] for field in zip(*parts, strict=True)))
+
+    @functools.cached_property
+    def _placed_env(self) -> LevelEnvironment:
+        return on_every_device(self.mesh, self.env)
+
+    @functools.cached_property
+    def _play(self) -> Callable[..., Episodes]:
+        def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Episodes:
+            episodes = play_levels(
+                env, deciding(self.definition, weights, self.halting), levels, self.most_loops
+            )
+            # Every process sees all of them, so that all processes report the same.
+            return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), episodes)
+
+        spread = jax.shard_map(
+            play_own,
+            mesh=self.mesh,
+            in_specs=(EVERYWHERE, EVERYWHERE, ROWS),
+            out_specs=EVERYWHERE,
+            check_vma=False,
+        )
+        return jax.jit(spread)
+
+
+def summary(episodes: Episodes, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> Mapping[str, Any]:
+    """Facts about episodes that JSON can hold.
+
+    Args:
+      episodes: one for each level.
+      optimal_moves: the length of each level's shortest solution, where it is known.
+    """
+    histogram = episodes.histogram.sum(axis=0)
+    facts = _facts(episodes, np.ones(len(episodes.success), bool)) | {
+        "capped": float(histogram[-1] / max(histogram.sum(), 1)),
+        "loop_histogram": {str(i + 1): int(n) for i, n in enumerate(histogram)},
+    }
+    if optimal_moves is not None:
+        facts["by_optimal_moves"] = [
+            {"moves": [low, high], **_facts(episodes, (optimal_moves >= low) & (optimal_moves <= high))}
+            for low, high in length_bins(optimal_moves)
+        ]
+    return facts
+
+
+def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
+    levels, solved = int(chosen.sum()), int(episodes.success[chosen].sum())
+    decisions = max(int(episodes.length[chosen].sum()), 1)
+    return {
+        "levels": levels,
+        "solved": solved,
+        "success": solved / levels,
+        "interval_95": list(wilson(solved, levels)),
+        "loops": float(episodes.loops[chosen].sum() / decisions),
+        "steps": float(episodes.length[chosen].mean()),
+        "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
+    }
+
+
+def length_bins(lengths: Integer[np.ndarray, " n"]) -> list[tuple[int, int]]:
+    """At most eight ranges of lengths that hold about equally many levels each, and none that is empty."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
+    lows = [int(edges[0]), *(int(edge) + 1 for edge in edges[1:-1])]
+    bins = zip(lows, [int(edge) for edge in edges[1:]] or lows, strict=True)
+    return [(low, high) for low, high in bins if ((lengths >= low) & (lengths <= high)).any()]

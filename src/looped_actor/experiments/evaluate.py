@@ -1,0 +1,170 @@
+"""Evaluation of a finished policy, or of a checkpoint of a run, on any bank, at any cap and threshold."""
+
+import pathlib
+from dataclasses import dataclass, replace
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh
+
+from looped_actor.algorithms import Weights
+from looped_actor.evaluation.baselines import BASELINES
+from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.puzzles import summary
+from looped_actor.experiments.arms import Looped
+from looped_actor.experiments.build import LEVELS_FOLDER, Run, check_bank, level_player
+from looped_actor.experiments.config import RunConfig
+from looped_actor.experiments.policies import POLICY_FOLDER, WEIGHTS_FILE, load_policy
+from looped_actor.experiments.runs import read_run
+from looped_actor.levels import LevelBank, open_bank, open_solutions
+from looped_actor.levels.sources import Progress, no_progress
+from looped_actor.loop import HaltingRule, PolicyKL
+from looped_actor.solvers import SolveStatus
+from looped_actor.training.checkpoint import Checkpoints
+
+
+@dataclass(frozen=True)
+class EvaluationRequest:
+    """What to play, and how."""
+
+    policy: pathlib.Path
+    """The folder of a run or of a policy."""
+    levels: pathlib.Path | None = None
+    """The bank. Default: the one held out in training."""
+    solutions: pathlib.Path | None = None
+    """Optimal solutions of the bank, where it has no column of lengths."""
+    checkpoint: str | None = None
+    """best, latest or an iteration. Default: the finished policy where there is one, else latest."""
+    max_loops: int | None = None
+    min_loops: int | None = None
+    threshold: float | None = None
+    count: int | None = None
+    """Play only the first so many levels."""
+    baselines: bool = False
+
+
+def evaluate_policy(
+    request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
+) -> dict[str, Any]:
+    """Facts about a policy that JSON can hold: `summary`, and what was played."""
+    if request.count is not None and request.count < 1:
+        raise ValueError(f"count is {request.count}; it must be at least 1")
+    config, weights, name = _policy(request, mesh)
+    bank = _bank(request, config)
+    halting = _halting(request, config)
+    count = min(request.count or len(bank), len(bank))
+    player = level_player(config, bank, mesh, halting=halting, count=count)
+    with jax.enable_x64(config.double_precision):
+        episodes = player.play(weights, progress)
+    moves = _optimal_moves(request, bank)
+    rule = halting or (config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None)
+    facts = {
+        "policy": name,
+        "task": config.task,
+        "arm": config.arm,
+        "bank": bank.name,
+        "bank_checksum": bank.info.checksum,
+        "time_limit": config.time_limit,
+        "max_loops": config.chosen_arm.max_loops if rule is None else rule.max_loops,
+        "threshold": rule.threshold if isinstance(rule, PolicyKL) else None,
+        **summary(episodes, None if moves is None else moves[:count]),
+    }
+    if request.baselines:
+        facts["baselines"] = baseline_facts(bank, count, config.time_limit)
+    return facts
+
+
+def baseline_facts(bank: LevelBank, count: int, time_limit: int) -> dict[str, Any]:
+    """How policies that do not think fare on the same levels."""
+    facts = {}
+    for name, play in BASELINES.items():
+        random = np.random.default_rng(0)
+        steps = [play(bank.board(i), time_limit, random) for i in range(count)]
+        solved = [s for s in steps if s is not None]
+        facts[name] = {
+            "levels": count,
+            "solved": len(solved),
+            "success": len(solved) / count,
+            "interval_95": list(wilson(len(solved), count)),
+            "steps": float(np.mean([time_limit if s is None else s for s in steps])),
+        }
+    return facts
+
+
+def _policy(request: EvaluationRequest, mesh: Mesh) -> tuple[RunConfig, Weights, str]:
+    folder = request.policy
+    if not folder.is_dir():
+        raise ValueError(
+            f"{folder} is not a folder; give that of a run, or of a policy that a run has written"
+        )
+    finished = folder / POLICY_FOLDER
+    own = (folder / WEIGHTS_FILE).is_file()
+    if request.checkpoint is None and (own or (finished / WEIGHTS_FILE).is_file()):
+        policy = load_policy(folder if own else finished)
+        return policy.config, policy.weights, str(folder)
+    if own:
+        raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
+    config = read_run(folder)
+    checkpoints = Checkpoints(folder / "checkpoints", config.fingerprint, read_only=True)
+    iteration = _iteration(request.checkpoint or "latest", checkpoints)
+    with jax.enable_x64(config.double_precision):
+        run = Run(config, folder, mesh)
+        state, bookmark = checkpoints.restore(run.trainer.begin(config.seed), iteration)
+    return config, state.weights, f"{folder} after {bookmark.steps:,} steps"
+
+
+def _iteration(chosen: str, checkpoints: Checkpoints) -> int | None:
+    if chosen == "latest":
+        return None
+    if chosen == "best":
+        if checkpoints.best is None:
+            raise ValueError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
+        return checkpoints.best
+    if not chosen.isdecimal():
+        raise ValueError(f"checkpoint {chosen!r}: it must be best, latest or an iteration")
+    return int(chosen)
+
+
+def _bank(request: EvaluationRequest, config: RunConfig) -> LevelBank:
+    if request.levels is not None:
+        bank = open_bank(request.levels)
+    elif config.levels.held_out:
+        bank = open_bank(config.levels.held_out)
+    else:
+        own = LEVELS_FOLDER, "held_out.levels"
+        beside = [request.policy.joinpath(*own), request.policy.parent.joinpath(*own)]
+        bank = open_bank(next((path for path in beside if path.exists()), beside[0]))
+    check_bank(config, bank)
+    return bank
+
+
+def _halting(request: EvaluationRequest, config: RunConfig) -> HaltingRule | None:
+    """Another rule, where something about it was asked to change."""
+    changes = {
+        name: getattr(request, name)
+        for name in ("max_loops", "min_loops", "threshold")
+        if getattr(request, name) is not None
+    }
+    if not changes:
+        return None
+    arm = config.chosen_arm
+    if not isinstance(arm, Looped):
+        raise ValueError(f"{config.arm} does not loop: its depth cannot be changed when it is evaluated")
+    rule = arm.halting if isinstance(arm.halting, PolicyKL) else config.halting
+    if "max_loops" in changes:
+        changes.setdefault("min_loops", min(rule.min_loops, changes["max_loops"]))
+    return replace(rule, **changes)
+
+
+def _optimal_moves(request: EvaluationRequest, bank: LevelBank) -> np.ndarray | None:
+    if request.solutions is None:
+        return bank.columns.get("moves")
+    solutions = open_solutions(request.solutions)
+    if solutions.job.bank_checksum != bank.info.checksum or solutions.job.first != 0:
+        raise ValueError(
+            f"{request.solutions}: these are not the solutions of {bank.name} from its first level on"
+        )
+    if len(solutions) < len(bank) or (solutions.status != SolveStatus.SOLVED.value).any():
+        raise ValueError(f"{request.solutions}: not all levels of {bank.name} were solved")
+    return solutions.move_counts

@@ -1,0 +1,119 @@
+"""Finished policies as files: `policy.safetensors` and `config.json`, which no one has to trust.
+
+Loading reads numbers and names, never code. Every name and shape is held against the net that the
+configuration describes.
+"""
+
+import os
+import pathlib
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors
+import safetensors.numpy
+from flax import nnx
+from jaxtyping import Array, Shaped
+
+from looped_actor.algorithms import Weights, no_statistics, normalised
+from looped_actor.experiments.codec import ConfigError
+from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
+from looped_actor.files import write_whole
+from looped_actor.models import ActorCriticOutput
+from looped_actor.training.checkpoint import named_leaves
+
+POLICY_FOLDER = "policy"
+WEIGHTS_FILE = "policy.safetensors"
+FORMAT = "looped-actor policy 1"
+
+
+class PolicyError(ValueError):
+    """A policy file that cannot be used, and why."""
+
+
+class Policy:
+    """A policy that was trained, ready to act.
+
+    ```python
+    policy = looped_actor.load_policy("runs/first/policy")
+    decision = policy(observation)  # planes as the environments give them, a batch of boards
+    decision.distribution.mode(), decision.value, decision.loop.loops
+    ```
+
+    Options of a call are those of `ActorCritic`: another halting rule, another execution.
+    """
+
+    def __init__(self, config: RunConfig, weights: Weights):
+        self.config, self.weights = config, weights
+        self._definition = definition_of(config)
+
+    def __call__(self, observation: Shaped[Array, "b h w p"], **options: Any) -> ActorCriticOutput:
+        """Decide for and judge a batch of observations."""
+        parameters, fixed, statistics = self.weights
+        net = nnx.merge(self._definition, parameters, fixed)
+        return net(normalised(statistics, jnp.asarray(observation)), **options)
+
+
+def build_net(config: RunConfig, rngs: nnx.Rngs) -> Any:
+    """The net of a configuration, with new weights."""
+    return config.chosen_arm.build(config.puzzle, config.core, rngs)
+
+
+def definition_of(config: RunConfig) -> nnx.GraphDef:
+    """The net of a configuration, without weights."""
+    return nnx.split(_abstract_net(config))[0]
+
+
+def _abstract_net(config: RunConfig) -> Any:
+    return nnx.eval_shape(lambda: build_net(config, nnx.Rngs(0)))
+
+
+def save_policy(config: RunConfig, weights: Weights, folder: str | os.PathLike) -> None:
+    """Write a policy for others to load."""
+    folder = pathlib.Path(folder)
+    named = {name: np.asarray(leaf) for name, leaf in named_leaves(weights).items()}
+    write_config(config, folder / CONFIG_FILE)
+    write_whole(folder / WEIGHTS_FILE, safetensors.numpy.save(named, metadata={"format": FORMAT}))
+
+
+def load_policy(path: str | os.PathLike) -> Policy:
+    """Load a policy that `looped-actor train` has written: its folder, or the folder of the run.
+
+    Nothing in the files is executed. Raises `PolicyError` where a file is missing, damaged, or does not
+    fit its configuration.
+    """
+    folder = pathlib.Path(path)
+    if not (folder / WEIGHTS_FILE).is_file() and (folder / POLICY_FOLDER / WEIGHTS_FILE).is_file():
+        folder = folder / POLICY_FOLDER
+    file = folder / WEIGHTS_FILE
+    if not file.is_file():
+        raise PolicyError(f"{folder}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
+    try:
+        config = read_config(folder / CONFIG_FILE)
+    except ConfigError as error:
+        raise PolicyError(str(error)) from None
+    try:
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            said = (opened.metadata() or {}).get("format")
+            there = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
+        raise PolicyError(f"{file}: this is no safetensors file, or it is damaged ({error})") from None
+    if said != FORMAT:
+        raise PolicyError(f"{file}: format {said!r}; this version reads {FORMAT!r}")
+    return Policy(config, _fitted(config, there, file))
+
+
+def _fitted(config: RunConfig, there: dict[str, np.ndarray], file: pathlib.Path) -> Weights:
+    _, parameters, fixed = nnx.split(_abstract_net(config), nnx.Param, ...)
+    like = Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(config.puzzle.planes)))
+    wanted = named_leaves(like)
+    for name in [*wanted, *there]:
+        expected = tuple(wanted[name].shape) if name in wanted else "not part of the net"
+        found = there[name].shape if name in there else "missing"
+        if expected != found:
+            raise PolicyError(f"{file}: {name} is {found}; for its {CONFIG_FILE} it must be {expected}")
+        if there[name].dtype.kind != "f" or not np.isfinite(there[name]).all():
+            raise PolicyError(f"{file}: {name} holds what is not a finite floating-point number")
+    leaves = [jnp.asarray(there[name]) for name in wanted]
+    return jax.tree.unflatten(jax.tree.structure(like), leaves)

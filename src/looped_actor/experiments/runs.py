@@ -1,0 +1,62 @@
+"""Run folders: begun, trained, resumed, finished."""
+
+import pathlib
+from collections.abc import Callable
+
+import jax
+from jax.sharding import Mesh
+
+from looped_actor.experiments.build import Run, prepare_levels
+from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
+from looped_actor.experiments.policies import POLICY_FOLDER, save_policy
+from looped_actor.levels.sources import Progress, no_progress
+from looped_actor.training.runner import Ending, Report, run
+
+
+def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress) -> RunConfig:
+    """Make the folder of a new run: its levels and its configuration, which is returned as written.
+
+    Of several processes the first does it, and the others wait: they share a file system.
+    """
+    if jax.process_index() == 0:
+        if (folder / CONFIG_FILE).exists():
+            raise ValueError(
+                f"{folder} is the folder of a run already: `looped-actor resume {folder}` goes on with it; "
+                "for a new one give another folder with --out"
+            )
+        write_config(prepare_levels(config, folder, progress), folder / CONFIG_FILE)
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        multihost_utils.sync_global_devices("the run's folder is there")
+    return read_config(folder / CONFIG_FILE)
+
+
+def read_run(folder: pathlib.Path) -> RunConfig:
+    """The configuration of a run that was begun."""
+    if not (folder / CONFIG_FILE).is_file():
+        raise ValueError(f"{folder} is not the folder of a run: there is no {CONFIG_FILE} in it")
+    return read_config(folder / CONFIG_FILE)
+
+
+def train_run(
+    config: RunConfig,
+    folder: pathlib.Path,
+    mesh: Mesh,
+    report: Callable[[Report], None] = lambda report: None,
+) -> Ending:
+    """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
+    with jax.enable_x64(config.double_precision):
+        parts = Run(config, folder, mesh)
+        state, ending = run(
+            parts.trainer,
+            folder,
+            seed=config.seed,
+            fingerprint=config.fingerprint,
+            schedule=config.schedule,
+            evaluate=parts.evaluate,
+            report=report,
+        )
+        if ending is Ending.FINISHED and jax.process_index() == 0:
+            save_policy(config, state.weights, folder / POLICY_FOLDER)
+    return ending

@@ -1,0 +1,194 @@
+"""Checkpoints by Orbax: written beside the training, whole or not at all, the newest few and the best kept.
+
+A state is stored as a flat table of named arrays, so that a checkpoint of another net, another optimiser
+or another number of environments is recognised by its names and shapes, and nothing in it executes.
+"""
+
+import contextlib
+import hashlib
+import json
+import logging
+import pathlib
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import jax
+import numpy as np
+import orbax.checkpoint as ocp
+from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+
+FORMAT = "looped-actor checkpoint 1"
+
+
+class CheckpointError(ValueError):
+    """A checkpoint that cannot be gone on from, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Bookmark:
+    """Where a run was when its checkpoint was written."""
+
+    iteration: int
+    steps: int
+    metrics_position: int
+    """Bytes of the metrics file."""
+    fingerprint: str
+    """Of the configuration."""
+    format: str = FORMAT
+
+
+class Checkpoints:
+    """The checkpoints of a run, by iteration.
+
+    Args:
+      folder: where they lie.
+      fingerprint: of the run's configuration; a checkpoint of another is refused.
+      keep: how many of the newest to keep.
+      read_only: look at them only; another process may be writing.
+    """
+
+    def __init__(self, folder: pathlib.Path, fingerprint: str, keep: int = 3, read_only: bool = False):
+        logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of every save without an evaluation
+        self.folder, self.fingerprint = folder.absolute(), fingerprint
+        if read_only and not folder.is_dir():
+            raise CheckpointError(f"{folder}: there is no checkpoint here yet")
+        newest, best = (
+            LatestN(keep),
+            BestN(
+                get_metric_fn=lambda metrics: metrics["success"], n=1, keep_checkpoints_without_metrics=False
+            ),
+        )
+        options = ocp.CheckpointManagerOptions(
+            preservation_policy=AnyPreservationPolicy([newest, best]),
+            best_fn=lambda metrics: metrics["success"],
+            cleanup_tmp_directories=not read_only,  # what a killed process left behind
+            read_only=read_only,
+            create=not read_only,
+        )
+        handlers = {"state": ocp.StandardCheckpointHandler(), "bookmark": ocp.JsonCheckpointHandler()}
+        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+
+    def save(self, state: Any, bookmark: Bookmark, success: float | None = None) -> None:
+        """Begin to write a checkpoint; training may go on meanwhile."""
+        named = named_leaves(state)
+        self._manager.save(
+            bookmark.iteration,
+            args=ocp.args.Composite(
+                state=ocp.args.StandardSave(named),
+                bookmark=ocp.args.JsonSave(asdict(bookmark) | {"checksum": _checksum(named)}),
+            ),
+            metrics=None if success is None else {"success": success},
+            force=True,
+        )
+
+    @property
+    def iterations(self) -> list[int]:
+        """Of the checkpoints that are whole, oldest first."""
+        return sorted(self._manager.all_steps())
+
+    @property
+    def best(self) -> int | None:
+        """The iteration of the checkpoint with the highest success, if any was evaluated."""
+        return self._manager.best_step()
+
+    def restore(self, like: Any, iteration: int | None = None) -> tuple[Any, Bookmark]:
+        """A state and where it stood: the newest, or that of an iteration.
+
+        Args:
+          like: a state of the same run, real or abstract: names, shapes, types and where arrays lie.
+          iteration: which checkpoint. Default: the newest.
+        """
+        there = self.iterations
+        if not there:
+            raise CheckpointError(f"{self.folder}: there is no checkpoint here yet; begin the run anew")
+        chosen = there[-1] if iteration is None else iteration
+        if chosen not in there:
+            raise CheckpointError(f"{self.folder}: no checkpoint {chosen}; there are {there}")
+        place = self.folder / str(chosen)
+        bookmark, checksum = self._bookmark(chosen, place)
+        wanted = named_leaves(like)
+        self._compare(chosen, place, wanted)
+        target = {name: _abstract(leaf) for name, leaf in wanted.items()}
+        with _damage(place, there):
+            found = self._manager.restore(
+                chosen, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
+            )["state"]
+        if checksum is not None and checksum != _checksum(found):
+            raise CheckpointError(_damaged(place, there, "its checksum does not match"))
+        return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in wanted]), bookmark
+
+    def _bookmark(self, chosen: int, place: pathlib.Path) -> tuple[Bookmark, str | None]:
+        with _damage(place, self.iterations):
+            said = self._manager.restore(chosen, args=ocp.args.Composite(bookmark=ocp.args.JsonRestore()))
+            said = dict(said["bookmark"])
+            checksum = said.pop("checksum")
+            bookmark = Bookmark(**said)
+        if bookmark.format != FORMAT:
+            raise CheckpointError(f"{place}: format {bookmark.format!r}; this version reads {FORMAT!r}")
+        if bookmark.fingerprint != self.fingerprint:
+            raise CheckpointError(
+                f"{place}: this checkpoint was written by a run with another configuration; "
+                "config.json was changed since, or the checkpoint was copied from elsewhere"
+            )
+        return bookmark, checksum
+
+    def _compare(self, chosen: int, place: pathlib.Path, wanted: dict[str, Any]) -> None:
+        with _damage(place, self.iterations):
+            there = self._manager.item_metadata(chosen)["state"]
+            there = {name: tuple(leaf.shape) for name, leaf in there.items()}
+        shapes = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
+        for name in [*shapes, *there]:
+            if shapes.get(name) != there.get(name):
+                raise CheckpointError(
+                    f"{place}: {name} is {there.get(name, 'missing')} in the checkpoint and "
+                    f"{shapes.get(name, 'missing')} in this run: it belongs to another one"
+                )
+
+    def wait(self) -> None:
+        """Until everything is written."""
+        self._manager.wait_until_finished()
+
+    def close(self) -> None:
+        """Wait, then release what is held."""
+        self._manager.close()
+
+
+@contextlib.contextmanager
+def _damage(place: pathlib.Path, there: list[int]):
+    """Whatever a library makes of a damaged file becomes one clear error."""
+    try:
+        yield
+    except CheckpointError:
+        raise
+    except Exception as error:
+        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        raise CheckpointError(_damaged(place, there, first_line)) from None
+
+
+def _damaged(place: pathlib.Path, there: list[int], why: str) -> str:
+    earlier = [str(step) for step in there if step < int(place.name)]
+    remedy = f"delete this folder to go on from checkpoint {earlier[-1]}" if earlier else "begin the run anew"
+    return f"{place}: this checkpoint is damaged ({why}); {remedy}"
+
+
+def named_leaves(state: Any) -> dict[str, Any]:
+    """The arrays of a pytree by the path to each."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=getattr(leaf, "sharding", None))
+
+
+def _checksum(named: dict[str, Any]) -> str | None:
+    """Over all arrays; none where a process holds only a part of them."""
+    digest = hashlib.sha256()
+    for name in sorted(named):
+        leaf = named[name]
+        if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
+            return None
+        host = np.asarray(leaf)
+        digest.update(json.dumps([name, str(host.dtype), host.shape]).encode())
+        digest.update(np.ascontiguousarray(host).data)
+    return digest.hexdigest()

@@ -1,0 +1,318 @@
+"""PPO over many environments and devices: play, judge, learn.
+
+Everything runs inside one `shard_map`: a device plays its own environments and learns from what they
+brought; only gradients and a few sums are exchanged. Minibatches are stratified so that no example has to
+move: each takes equally many from every group of environments, a group being as small as divides evenly.
+So the same run results on any number of devices, up to the order in which numbers are summed.
+"""
+
+import functools
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+from flax import nnx
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, PyTree, UInt32
+
+from looped_actor.algorithms import (
+    Example,
+    LearnerState,
+    PPOConfig,
+    RunningStatistics,
+    Update,
+    Weights,
+    advantages,
+    deciding,
+    descend,
+    new_learner,
+    no_statistics,
+    normalised_advantage,
+    ppo_loss,
+    updated,
+)
+from looped_actor.algorithms.collectives import average, total
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device, shardings
+from looped_actor.envs import Environment, VectorEnv, VectorState
+from looped_actor.loop.rng import Stream, addressed_key, folded
+from looped_actor.training.rollouts import Players, Rollout, new_players, play
+
+
+class OnlineState(NamedTuple):
+    """All that a run of PPO is: saved, and it goes on exactly from here."""
+
+    learner: LearnerState
+    fixed: PyTree
+    """What of the net is not trained: the latent before the first loop."""
+    statistics: RunningStatistics
+    """Of observations. The same for playing and learning within an iteration."""
+    players: Players
+    iteration: Int[Array, ""]
+    root: UInt32[Array, "2"]
+    """The key from which every draw is addressed."""
+
+    @property
+    def weights(self) -> Weights:
+        """What of it is the policy."""
+        return Weights(self.learner.parameters, self.fixed, self.statistics)
+
+
+class OnlineMetrics(NamedTuple):
+    """One iteration in numbers: what was played, then means over the updates that were taken."""
+
+    episodes: Float[Array, ""]
+    success: Float[Array, ""]
+    """Share of the episodes that ended in this iteration; NaN where none did. Also below."""
+    episode_return: Float[Array, ""]
+    episode_length: Float[Array, ""]
+    loops: Float[Array, ""]
+    """Mean loops of a decision when acting."""
+    capped: Float[Array, ""]
+    """Share of decisions that the cap ended."""
+    acting_executed: Float[Array, ""]
+    """Loops that the hardware computed for each that was asked for, when acting."""
+    learning_executed: Float[Array, ""]
+    """The same when learning."""
+    loss: Float[Array, ""]
+    policy_loss: Float[Array, ""]
+    value_loss: Float[Array, ""]
+    entropy: Float[Array, ""]
+    kl: Float[Array, ""]
+    clipped: Float[Array, ""]
+    gradient_norm: Float[Array, ""]
+    explained_variance: Float[Array, ""]
+    """Of the value targets, by the values when acting."""
+    skipped_updates: Int[Array, ""]
+    """Updates left out since the start, because loss or gradient was not finite."""
+    skipped_in_a_row: Int[Array, ""]
+
+
+SPECS = OnlineState(
+    learner=EVERYWHERE,
+    fixed=EVERYWHERE,
+    statistics=EVERYWHERE,
+    players=Players(VectorState(ROWS, ROWS, ROWS, ROWS, EVERYWHERE), ROWS, ROWS),
+    iteration=EVERYWHERE,
+    root=EVERYWHERE,
+)
+
+
+@dataclass(frozen=True)
+class OnlineTrainer:
+    """PPO on an environment.
+
+    Args:
+      config: how to learn.
+      env: what to learn.
+      build: makes the net from random streams.
+      iterations: of the whole run, for the schedule of the learning rate.
+      mesh: the devices.
+      dtype: of parameters and statistics.
+    """
+
+    config: PPOConfig
+    env: Environment
+    build: Callable[[nnx.Rngs], Any]
+    iterations: int
+    mesh: Mesh
+    dtype: Any = jnp.float32
+
+    def __post_init__(self) -> None:
+        groups = math.gcd(self.config.num_envs, self.config.minibatch)
+        if groups % self.mesh.size:
+            raise ValueError(
+                f"{self.mesh.size} devices do not divide {groups}, the largest number that divides both "
+                f"num_envs ({self.config.num_envs}) and minibatch ({self.config.minibatch})"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps."""
+        return self.config.steps_per_iteration
+
+    def begin(self, seed: int) -> OnlineState:
+        """The state of a new run."""
+        root = jax.random.key_data(jax.random.key(seed))
+        net = self.build(nnx.Rngs(jax.random.wrap_key_data(addressed_key(root, Stream.NET))))
+        _, trained, fixed = nnx.split(net, nnx.Param, ...)
+        trained, fixed = jax.tree.map(lambda a: a.astype(self.dtype), (trained, fixed))
+        learner = new_learner(trained, self._optimiser)
+        vector = VectorEnv(self.env, self.config.num_envs)
+        place = functools.partial(shardings, self.mesh)
+        players = jax.jit(new_players, out_shardings=place(SPECS.players))(
+            on_every_device(self.mesh, vector), on_every_device(self.mesh, root)
+        )
+        features = jax.tree.leaves(players.observation)[0].shape[-1]
+        statistics = jax.tree.map(lambda a: a.astype(self.dtype), no_statistics(features))
+        rest = on_every_device(self.mesh, (learner, fixed, statistics, jnp.int32(0), root))
+        # The first observations count, so that the first rollout is not played by an unscaled net.
+        look = jax.jit(
+            jax.shard_map(
+                lambda statistics, observation: updated(statistics, observation, DATA),
+                mesh=self.mesh,
+                in_specs=(EVERYWHERE, ROWS),
+                out_specs=EVERYWHERE,
+                check_vma=False,
+            )
+        )
+        learner, fixed, statistics, iteration, root = rest
+        return OnlineState(learner, fixed, look(statistics, players.observation), players, iteration, root)
+
+    def iterate(self, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
+        """One rollout and the updates from it."""
+        return self._iterate(self._placed_env, state)
+
+    @functools.cached_property
+    def _placed_env(self) -> Environment:
+        return on_every_device(self.mesh, self.env)
+
+    @functools.cached_property
+    def _optimiser(self) -> optax.GradientTransformation:
+        config = self.config
+        updates = self.iterations * config.updates_per_iteration
+        rate = (
+            optax.linear_schedule(config.learning_rate, 0, updates)
+            if config.decay_learning_rate
+            else config.learning_rate
+        )
+        return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
+
+    @functools.cached_property
+    def definition(self) -> nnx.GraphDef:
+        """The net without its weights."""
+        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(0))))[0]
+
+    @functools.cached_property
+    def _iterate(self) -> Callable[[Environment, OnlineState], tuple[OnlineState, OnlineMetrics]]:
+        spread = jax.shard_map(
+            self._iterate_on_each,
+            mesh=self.mesh,
+            in_specs=(EVERYWHERE, SPECS),
+            out_specs=(SPECS, EVERYWHERE),
+            check_vma=False,  # the loop's while_loop and custom VJP do not track what varies over devices
+        )
+        return jax.jit(spread)
+
+    def _iterate_on_each(self, env: Environment, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
+        config = self.config
+        vector = VectorEnv(env, config.num_envs)
+        players, rollout = play(
+            vector,
+            state.players,
+            deciding(self.definition, state.weights),
+            state.root,
+            state.iteration * config.rollout_steps,
+            config.rollout_steps,
+        )
+        judged = advantages(
+            rollout.reward,
+            rollout.value,
+            rollout.bootstrap,
+            rollout.terminated,
+            rollout.truncated,
+            discount=config.discount,
+            trace=config.trace,
+        )
+        examples = Example(
+            rollout.observation,
+            rollout.action,
+            rollout.log_prob,
+            normalised_advantage(judged.advantage, DATA),
+            judged.value_target,
+            rollout.loops,
+        )
+        examples = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), examples)
+
+        def update(learner: LearnerState, chosen: Int[Array, " m"]) -> tuple[LearnerState, Update]:
+            minibatch = jax.tree.map(lambda a: a[chosen], examples)
+            return descend(
+                learner,
+                self._optimiser,
+                lambda parameters: ppo_loss(
+                    deciding(self.definition, state.weights._replace(parameters=parameters)),
+                    minibatch,
+                    config,
+                ),
+                DATA,
+            )
+
+        chosen = minibatches(config, players.envs.copy, state.root, state.iteration)
+        learner, updates = jax.lax.scan(update, state.learner, chosen)
+        after = OnlineState(
+            learner,
+            state.fixed,
+            updated(state.statistics, rollout.observation, DATA),
+            players,
+            state.iteration + 1,
+            state.root,
+        )
+        return after, _metrics(rollout, judged.value_target, learner, updates)
+
+
+def minibatches(
+    config: PPOConfig, copies: Int[Array, " b"], root: UInt32[Array, "2"], iteration: Int[Array, ""]
+) -> Int[Array, "updates m"]:
+    """Rows of this device's examples for every update.
+
+    Each epoch, each group shuffles its examples, and a minibatch takes its share of every group.
+    """
+    rows = len(copies)
+    size = config.num_envs // math.gcd(config.num_envs, config.minibatch)
+    groups = rows // size
+    in_group = config.rollout_steps * size
+    share = config.minibatch * size // config.num_envs
+    # Row step x rows + env of the examples, as [group, example of the group].
+    table = jnp.arange(config.rollout_steps * rows).reshape(config.rollout_steps, groups, size)
+    table = table.transpose(1, 0, 2).reshape(groups, in_group)
+    key = addressed_key(root, Stream.SHUFFLE, iteration)
+
+    def shuffled(epoch: Int[Array, ""], group: Int[Array, ""], rows: Int[Array, " n"]) -> Array:
+        return jax.random.permutation(folded(key, epoch, group), rows)
+
+    over_groups = jax.vmap(shuffled, in_axes=(None, 0, 0))
+    over_epochs = jax.vmap(over_groups, in_axes=(0, None, None))
+    order = over_epochs(jnp.arange(config.epochs), copies[::size] // size, table)
+    order = order.reshape(config.epochs, groups, -1, share).transpose(0, 2, 1, 3)
+    return order.reshape(config.updates_per_iteration, groups * share)
+
+
+def _metrics(
+    rollout: Rollout, target: Float[Array, "t b"], learner: LearnerState, updates: Update
+) -> OnlineMetrics:
+    done = rollout.terminated | rollout.truncated
+
+    def per_episode(values: Array) -> Float[Array, ""]:
+        return total((values * done).sum(), DATA) / total(done.sum(), DATA)
+
+    def spread(values: Float[Array, "t b"]) -> Float[Array, ""]:
+        mean = average(values.mean(), DATA)
+        return average(((values - mean) ** 2).mean(), DATA)
+
+    def learned(values: Float[Array, " updates"]) -> Float[Array, ""]:
+        return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
+
+    asked = total(rollout.loops.sum(), DATA)
+    return OnlineMetrics(
+        episodes=total(done.sum(), DATA),
+        success=per_episode(rollout.episode.success),
+        episode_return=per_episode(rollout.episode.returns),
+        episode_length=per_episode(rollout.episode.length),
+        loops=average(rollout.loops.mean(dtype=target.dtype), DATA),
+        capped=average(rollout.capped.mean(dtype=target.dtype), DATA),
+        acting_executed=total(rollout.executed_loops.sum(), DATA) / asked,
+        learning_executed=learned(updates.terms.executed_loops) / learned(updates.terms.loops),
+        loss=learned(updates.loss),
+        policy_loss=learned(updates.terms.policy_loss),
+        value_loss=learned(updates.terms.value_loss),
+        entropy=learned(updates.terms.entropy),
+        kl=learned(updates.terms.kl),
+        clipped=learned(updates.terms.clipped),
+        gradient_norm=learned(updates.gradient_norm),
+        explained_variance=1 - spread(target - rollout.value) / spread(target),
+        skipped_updates=learner.skipped,
+        skipped_in_a_row=learner.skipped_in_a_row,
+    )

@@ -1,0 +1,52 @@
+"""The preset `paper` against the two hyperparameter tables of the paper."""
+
+import pytest
+
+from looped_actor.experiments.presets import preset
+from looped_actor.loop import PolicyKL
+
+MODEL_TABLE = {
+    "core.layers": 2,
+    "core.width": 128,
+    "core.heads": 4,
+    "core.expansion": 4,
+    "core.convolution": True,
+    "halting.min_loops": 2,
+    "halting.max_loops": 16,
+    "halting.threshold": 1e-3,
+}
+OPTIMISATION_TABLE = {
+    "ppo.learning_rate": 1e-4,
+    "ppo.max_gradient_norm": 1.0,
+    "ppo.minibatch": 1024,
+    "total_steps": 10**8,
+    "ppo.discount": 0.99,
+    "ppo.num_envs": 1024,
+    "ppo.rollout_steps": 64,
+    "ppo.epochs": 4,
+    "ppo.trace": 0.95,
+    "ppo.clip": 0.3,
+    "ppo.entropy_cost": 0.01,
+    "ppo.value_cost": 0.25,
+}
+
+
+@pytest.mark.parametrize(("task", "board", "limit"), [("boxoban", (10, 10), 120), ("rush-hour", (6, 6), 150)])
+def test_paper_is_the_paper(task, board, limit):
+    config = preset(task, "paper")
+    for path, expected in (MODEL_TABLE | OPTIMISATION_TABLE).items():
+        value = config
+        for name in path.split("."):
+            value = getattr(value, name)
+        assert value == expected, path
+    assert config.board == board
+    assert config.time_limit == limit
+    assert not config.ppo.decay_learning_rate
+    assert config.chosen_arm.halting == PolicyKL()  # the paper's direction of the KL
+    assert config.ppo.updates_per_iteration == 256
+    assert config.iterations == 1526  # 1e8 steps are 1525.9 rollouts
+    assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16
+    assert preset(task, "paper", "iso-params").chosen_arm.copies == 1
+    assert preset(task, "paper", "drc").chosen_arm.config.depth == 3
+    assert preset(task, "paper", "drc").chosen_arm.config.ticks == 3
+    assert [preset(task, "paper", f"fixed-{n}").chosen_arm.max_loops for n in (4, 8, 16)] == [4, 8, 16]

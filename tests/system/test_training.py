@@ -1,0 +1,442 @@
+"""Runs of training: their folders, interruptions, policies, evaluations, and all that can be wrong."""
+
+import csv
+import json
+import math
+import os
+import pathlib
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import safetensors.numpy
+from test_commands import COMMAND, run
+
+import looped_actor
+from looped_actor.devices import all_devices
+from looped_actor.envs import Boxoban
+from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
+from looped_actor.experiments.policies import PolicyError, load_policy
+from looped_actor.experiments.runs import begin_run, read_run, train_run
+from looped_actor.levels import open_bank, starter_bank
+from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
+from tiny import CHANGES, tiny
+
+SETTINGS = [f"{name}={json.dumps(value)}" for name, value in CHANGES.items()]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run that ended."""
+    folder = tmp_path_factory.mktemp("runs") / "first"
+    config = begin_run(tiny(), folder)
+    assert train_run(config, folder, all_devices(1)) is Ending.FINISHED
+    return folder
+
+
+@pytest.fixture
+def copy(finished, tmp_path):
+    """One to spoil."""
+    return pathlib.Path(shutil.copytree(finished, tmp_path / "copy"))
+
+
+def rows_of(folder):
+    with (folder / "metrics.csv").open() as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_folder_holds_all_of_a_run(finished):
+    rows = rows_of(finished)
+    assert [int(row["steps"]) for row in rows] == [128 * i for i in range(1, 7)]
+    for row in rows:
+        assert math.isfinite(float(row["loss"]))
+        assert 1 <= float(row["loops"]) <= 4
+        assert float(row["acting_executed"]) >= 1
+        assert float(row["learning_executed"]) >= 1
+    assert len((finished / "timings.csv").read_text().splitlines()) == 7
+    assert list((finished / "tensorboard").glob("events.out.tfevents.*"))
+    assert sorted(path.name for path in (finished / "evaluations").iterdir()) == [
+        "000000000512.json",
+        "000000000768.json",
+    ]
+    facts = json.loads((finished / "evaluations" / "000000000768.json").read_text())
+    assert facts["levels"] == 10
+    assert sum(facts["loop_histogram"].values()) == round(facts["steps"] * 10)
+    assert read_run(finished) == begin_again(finished)
+
+
+def begin_again(folder):
+    """What its configuration must be: the tiny one, with the levels that were generated."""
+    banks = {split: open_bank(folder / "levels" / f"{split}.levels") for split in ("train", "held_out")}
+    checksums = {f"levels__{split}_checksum": bank.info.checksum for split, bank in banks.items()}
+    return tiny(**checksums)
+
+
+def test_a_finished_run_stays_finished(copy):
+    before = (copy / "metrics.csv").read_bytes()
+    assert train_run(read_run(copy), copy, all_devices(1)) is Ending.FINISHED
+    assert (copy / "metrics.csv").read_bytes() == before
+
+
+def test_a_run_is_not_overwritten(finished):
+    with pytest.raises(ValueError, match="is the folder of a run already: `looped-actor resume"):
+        begin_run(tiny(), finished)
+
+
+def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
+    """As after a kill: newer checkpoints are not there, and the metrics are ahead of the one that is."""
+    for newer in (4, 6):
+        shutil.rmtree(copy / "checkpoints" / str(newer), ignore_errors=True)
+    assert [path.name for path in (copy / "checkpoints").iterdir()] == ["2"]
+    with (copy / "metrics.csv").open("a") as file:
+        file.write("7,half a row")
+    shutil.rmtree(copy / "policy")
+    train_run(read_run(copy), copy, all_devices(1))
+    for name in ("metrics.csv", "policy/policy.safetensors", "evaluations/000000000768.json"):
+        assert (copy / name).read_bytes() == (finished / name).read_bytes(), name
+
+
+@pytest.mark.parametrize(
+    ("task", "arm"),
+    [
+        ("rush-hour", "looped"),
+        ("boxoban", "iso-params"),
+        ("rush-hour", "iso-flops"),
+        ("boxoban", "drc"),
+        ("rush-hour", "fixed-4"),
+    ],
+)
+def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
+    config = begin_run(tiny(task, arm, total_steps=128), tmp_path / "run")
+    train_run(config, tmp_path / "run", all_devices(1))
+    policy = load_policy(tmp_path / "run")
+    assert policy.config.arm == arm
+    facts = evaluate_policy(EvaluationRequest(tmp_path / "run", count=5), all_devices(1))
+    assert facts["levels"] == 5
+    assert facts["max_loops"] == {"looped": 4, "iso-params": 1, "iso-flops": 4, "drc": 3, "fixed-4": 4}[arm]
+
+
+def test_a_policy_loads_and_acts_as_it_did(finished):
+    policy = looped_actor.load_policy(finished / "policy")
+    bank = open_bank(finished / "levels" / "held_out.levels")
+    env = Boxoban(bank.on_device(), policy.config.time_limit)
+    boards = jax.vmap(env.observe)(jax.vmap(env.start)(jnp.arange(10)))
+    decision = policy(boards)
+    assert decision.distribution.logits.shape == (10, 4)
+    assert decision.value.shape == (10,)
+    deeper = policy(boards, halting=looped_actor.PolicyKL(threshold=0.0, max_loops=9))
+    assert (deeper.loop.loops == 9).all()
+    # Level by level and step by step, it does what the evaluation reports.
+    facts = evaluate_policy(EvaluationRequest(finished, count=8), all_devices(1))
+    solved, loops = 0, []
+
+    @jax.jit
+    def step(state):
+        decision = policy(env.observe(state)[None])
+        state, outcome = env.step(state, decision.distribution.mode()[0])
+        return state, outcome.terminated, decision.loop.loops[0]
+
+    for level in range(8):
+        state, ended = env.start(jnp.int32(level)), False
+        for _ in range(env.time_limit):
+            if not ended:
+                state, ended, taken = step(state)
+                loops.append(int(taken))
+        solved += bool(ended)
+    assert facts["solved"] == solved
+    assert facts["loops"] == pytest.approx(np.mean(loops))
+
+
+def test_caps_and_thresholds_change_at_test_time(finished):
+    def loops(**options):
+        return evaluate_policy(EvaluationRequest(finished, count=10, **options), all_devices(1))
+
+    assert loops(max_loops=1)["loops"] == 1
+    assert loops(max_loops=12, threshold=0.0)["loops"] == 12
+    assert loops(min_loops=3)["loops"] >= 3
+    assert loops(checkpoint="best")["policy"].endswith("steps")
+    assert loops(checkpoint="4")["policy"].endswith("512 steps")
+    assert loops(levels=pathlib.Path(starter_bank("boxoban").name))["levels"] == 10  # boards of another size
+
+
+def test_baselines_are_played_on_request(finished):
+    facts = evaluate_policy(EvaluationRequest(finished, baselines=True), all_devices(1))
+    assert set(facts["baselines"]) == {"at random", "greedily"}
+    assert sum(row["levels"] for row in facts["by_optimal_moves"]) == facts["levels"] == 20
+
+
+def spoil(path, change):
+    path.write_bytes(change(path.read_bytes()))
+
+
+@pytest.mark.parametrize(
+    ("request_of", "message"),
+    [
+        (
+            lambda folder: EvaluationRequest(folder, checkpoint="newest"),
+            "best, latest or an iteration",
+        ),
+        (lambda folder: EvaluationRequest(folder, checkpoint="5"), "no checkpoint 5; there are [2, 4, 6]"),
+        (lambda folder: EvaluationRequest(folder, levels=folder / "none"), "there is no such file"),
+        (lambda folder: EvaluationRequest(folder / "policy", checkpoint="best"), "has no checkpoints"),
+        (lambda folder: EvaluationRequest(folder / "nowhere"), "is not a folder"),
+        (lambda folder: EvaluationRequest(folder / "levels"), "is not the folder of a run"),
+        (lambda folder: EvaluationRequest(folder, threshold=-1.0), "threshold is -1"),
+        (lambda folder: EvaluationRequest(folder, count=0), "count is 0"),
+        (
+            lambda folder: EvaluationRequest(folder, levels=pathlib.Path(starter_bank("rush-hour").name)),
+            "holds levels of rush-hour; this run plays boxoban",
+        ),
+    ],
+)
+def test_evaluations_that_cannot_be_are_refused(request_of, message, finished):
+    with pytest.raises(ValueError) as error:  # noqa: PT011
+        evaluate_policy(request_of(finished), all_devices(1))
+    assert message in str(error.value)
+
+
+def resumed(folder):
+    return train_run(read_run(folder), folder, all_devices(1))
+
+
+def test_a_truncated_checkpoint_is_named(copy):
+    place = copy / "checkpoints" / "6" / "state"
+    data = max(place.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
+    spoil(data, lambda data: data[: len(data) // 2])
+    with pytest.raises(CheckpointError, match="delete this folder to go on from checkpoint 4"):
+        resumed(copy)
+
+
+@pytest.mark.parametrize("where", [0.2, 0.5, 0.8])
+def test_a_flipped_bit_is_noticed(where, copy):
+    place = copy / "checkpoints" / "6" / "state"
+    for data in place.rglob("d/*"):
+        spoil(data, lambda data: flipped(data, int(len(data) * where)))
+    with pytest.raises(CheckpointError, match="this checkpoint is damaged"):
+        resumed(copy)
+
+
+def flipped(data, at):
+    return data[:at] + bytes([data[at] ^ 16]) + data[at + 1 :]
+
+
+def test_a_missing_bookmark_is_named(copy):
+    shutil.rmtree(copy / "checkpoints" / "6" / "bookmark")
+    with pytest.raises(CheckpointError, match="this checkpoint is damaged"):
+        resumed(copy)
+
+
+def test_a_changed_configuration_is_noticed(copy):
+    spoil(copy / "config.json", lambda text: text.replace(b'"epochs": 2', b'"epochs": 3'))
+    with pytest.raises(CheckpointError, match="another configuration"):
+        resumed(copy)
+
+
+def test_a_checkpoint_of_another_net_is_named_by_its_shapes(finished):
+    from looped_actor.experiments.build import Run
+    from looped_actor.training import Checkpoints
+
+    wider = tiny(core__width=16)
+    checkpoints = Checkpoints(finished / "checkpoints", read_run(finished).fingerprint, read_only=True)
+    like = Run(wider, finished, all_devices(1)).trainer.begin(0)
+    with pytest.raises(CheckpointError, match=r"is \(.*\) in the checkpoint and \(.*\) in this run"):
+        checkpoints.restore(like)
+
+
+def test_shortened_metrics_are_noticed(copy):
+    spoil(copy / "metrics.csv", lambda text: text[:-10])
+    shutil.rmtree(copy / "checkpoints" / "6")
+    spoil(copy / "metrics.csv", lambda text: text[:300])
+    with pytest.raises(ValueError, match="was changed or cut since"):
+        resumed(copy)
+
+
+def test_exchanged_levels_are_noticed(copy):
+    shutil.copy(copy / "levels" / "held_out.levels", copy / "levels" / "train.levels")
+    with pytest.raises(ValueError, match="not the levels that the run began with"):
+        resumed(copy)
+
+
+def test_missing_levels_are_named(copy):
+    (copy / "levels" / "train.levels").unlink()
+    with pytest.raises(ValueError, match=r"train.levels.*there is no such file"):
+        resumed(copy)
+
+
+def rewritten(change):
+    def spoiled(data):
+        tensors = safetensors.numpy.load(data)
+        change(tensors)
+        return safetensors.numpy.save(tensors, metadata={"format": "looped-actor policy 1"})
+
+    return spoiled
+
+
+def first(tensors):
+    return next(name for name in tensors if "qkv" in name)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda data: data[:200], "this is no safetensors file"),
+        (lambda data: b"\x80\x04" + data, "this is no safetensors file"),
+        (lambda data: b"", "this is no safetensors file"),
+        (
+            rewritten(lambda t: t.update({first(t): np.zeros((3, 3), np.float32)})),
+            "is (3, 3); for its",
+        ),
+        (rewritten(lambda t: t.pop(first(t))), "is missing; for its config.json it must be (8, 24)"),
+        (rewritten(lambda t: t.update(extra=np.zeros(2, np.float32))), "it must be not part of the net"),
+        (rewritten(lambda t: t[first(t)].fill(np.nan)), "not a finite floating-point number"),
+        (rewritten(lambda t: t.update({first(t): t[first(t)].astype(np.int32)})), "not a finite"),
+        (lambda data: safetensors.numpy.save(safetensors.numpy.load(data)), "format None"),
+    ],
+)
+def test_a_tampered_policy_is_refused(change, message, copy):
+    spoil(copy / "policy" / "policy.safetensors", change)
+    with pytest.raises(PolicyError) as error:
+        load_policy(copy)
+    assert message in str(error.value)
+
+
+def test_a_policy_needs_its_configuration(copy):
+    spoil(copy / "policy" / "config.json", lambda text: text.replace(b'"width": 8', b'"width": 16'))
+    with pytest.raises(PolicyError, match=r"for its config.json it must be \(16,"):
+        load_policy(copy / "policy")
+    (copy / "policy" / "config.json").unlink()
+    with pytest.raises(PolicyError, match="cannot be read"):
+        load_policy(copy / "policy")
+    with pytest.raises(PolicyError, match="a run writes its policy when it ends"):
+        load_policy(copy / "levels")
+
+
+def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeypatch):
+    """Rewards turn to NaN in the fifth iteration: a fault that only an injection can bring."""
+    from looped_actor.training import online
+
+    judge, at = online.advantages, {}
+
+    def poisoned(*rollout, **options):
+        found = judge(*rollout, **options)
+        return found._replace(advantage=found.advantage * jnp.where(at["iteration"] >= 4, jnp.nan, 1.0))
+
+    class Watched(online.OnlineTrainer):
+        def _iterate_on_each(self, env, state):
+            at["iteration"] = state.iteration
+            return super()._iterate_on_each(env, state)
+
+    monkeypatch.setattr(online, "advantages", poisoned)
+    monkeypatch.setattr("looped_actor.experiments.build.OnlineTrainer", Watched)
+    folder = tmp_path / "run"
+    config = begin_run(tiny(max_skipped_in_a_row=12, total_steps=50 * 128), folder)
+    with pytest.raises(BrokenTrainingError) as error:
+        train_run(config, folder, all_devices(1))
+    assert "not finite in the last 16 updates" in str(error.value)  # two iterations of 8
+    assert "the last good checkpoint is that of iteration 4" in str(error.value)
+    rows = rows_of(folder)
+    assert [int(row["skipped_updates"]) for row in rows] == [0, 0, 0, 0, 8, 16]
+    monkeypatch.undo()
+    facts = evaluate_policy(EvaluationRequest(folder, checkpoint="latest"), all_devices(1))
+    assert facts["policy"].endswith("512 steps")
+
+
+def start(*words):
+    flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
+    command = [*COMMAND, *map(str, words)]
+    return subprocess.Popen(command, env=flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+
+
+def test_sigterm_saves_and_resume_goes_on(tmp_path):
+    folder = tmp_path / "run"
+    settings = [*SETTINGS, "checkpoint_every=1000", "evaluate_every=1000"]
+    process = start("train", "boxoban", "--out", folder, "--steps", 10**7, "--set", *settings)
+    while not (folder / "metrics.csv").exists() or len(rows_of(folder)) < 3:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGTERM)
+    output, error = process.communicate(timeout=120)
+    assert process.returncode == 0, error
+    assert f"saved; go on with: looped-actor resume {folder}" in " ".join(output.split())
+    rows = rows_of(folder)
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(len(rows))]
+    assert not (folder / "policy").exists()
+
+    process = start("resume", folder)
+    while len(rows_of(folder)) < len(rows) + 2:
+        assert process.poll() is None, process.stderr.read()
+        time.sleep(0.05)
+    process.send_signal(signal.SIGINT)
+    process.communicate(timeout=120)
+    assert process.returncode == 0
+    assert rows_of(folder)[: len(rows)] == rows
+
+
+def test_killed_and_resumed_it_ends_as_if_left_alone():
+    script = pathlib.Path(__file__).parents[2] / "benchmarks" / "resume.py"
+    done = subprocess.run(
+        [sys.executable, script, "--kills", "2", "--steps", "3840", "--task", "rush-hour"],
+        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        capture_output=True,
+        text=True,
+        timeout=400,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert '"exact": true' in done.stdout
+
+
+@pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"]])
+def test_help_shows_an_example(command):
+    done = run(*COMMAND, *command, "--help")
+    assert done.returncode == 0, done.stderr
+    assert "Example: looped-actor " + " ".join(command) in " ".join(done.stdout.split())
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train"], "which game?"),
+        (["train", "boxoban", "--set", "ppo.lr=1"], "there is no field 'ppo.lr'"),
+        (["train", "boxoban", "--set", "seed"], "write FIELD=VALUE"),
+        (["train", "boxoban", "--devices", "0"], "0 devices"),
+        (["train", "boxoban", "--processes", "2"], "needs a coordinator"),
+        (["train", "boxoban", "--scale", "paper", "--out", "/nonexistent/x"], "there is no such file"),
+        (["train", "boxoban", "--levels", "a", "b"], "there is no such file"),
+        (["train", "boxoban", "--config", "none.json"], "none.json: cannot be read"),
+        (["resume", "nowhere"], "nowhere is not the folder of a run"),
+        (["eval", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_mistakes_end_in_a_line(command, message, capsys, monkeypatch):
+    from looped_actor.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["looped-actor", *command])
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
+    with pytest.raises(SystemExit) as exit:
+        main()
+    assert exit.value.code == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "Traceback" not in error
+
+
+def test_a_dry_run_says_what_it_would_cost():
+    done = run(*COMMAND, "train", "rush-hour", "--dry-run", "--set", *SETTINGS, COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    for words in ("parameters", "MFLOPs", "memory: an update", "time on 1 device like this one", "ppo.clip"):
+        assert words in done.stdout
+
+
+def test_eval_prints_a_table_and_json(finished, tmp_path):
+    done = run(*COMMAND, "eval", str(finished), "--count", "10", COLUMNS="120")
+    assert done.returncode == 0, done.stderr
+    assert "95% interval" in done.stdout
+    assert "stopped by the cap" in done.stdout
+    done = run(*COMMAND, "eval", str(finished), "--count", "10", "--json", "--out", str(tmp_path / "e.json"))
+    assert json.loads(done.stdout) == json.loads((tmp_path / "e.json").read_text())

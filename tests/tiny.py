@@ -1,0 +1,28 @@
+"""A run that is small enough for a test."""
+
+from looped_actor.experiments.codec import replaced
+from looped_actor.experiments.presets import preset
+
+CHANGES = {
+    "core.width": 8,
+    "core.heads": 1,
+    "core.hidden_multiple": 8,
+    "halting.max_loops": 4,
+    "drc.channels": 4,
+    "drc.hidden": 8,
+    "ppo.num_envs": 16,
+    "ppo.rollout_steps": 8,
+    "ppo.minibatch": 32,
+    "levels.train_count": 60,
+    "levels.held_out_count": 20,
+    "levels.evaluate_count": 10,
+    "evaluate_every": 4,
+    "checkpoint_every": 2,
+    "total_steps": 6 * 128,
+}
+
+
+def tiny(task="boxoban", arm="looped", **changes):
+    """A run of six iterations; changes as ppo__epochs=1."""
+    named = {name.replace("__", "."): value for name, value in changes.items()}
+    return replaced(preset(task, "micro", arm), CHANGES | named)

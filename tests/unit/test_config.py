@@ -1,0 +1,95 @@
+"""Configurations: written, read back, changed, refused."""
+
+import dataclasses
+import json
+from typing import get_args
+
+import pytest
+
+from looped_actor.experiments.arms import ArmName
+from looped_actor.experiments.codec import ConfigError, field_paths, from_json, replaced, to_json
+from looped_actor.experiments.config import RunConfig, read_config, write_config
+from looped_actor.experiments.presets import SCALES, preset
+
+
+@pytest.mark.parametrize("scale", SCALES)
+@pytest.mark.parametrize("task", ["boxoban", "rush-hour"])
+def test_every_preset_survives_being_written(task, scale, tmp_path):
+    for arm in get_args(ArmName):
+        config = preset(task, scale, arm)
+        write_config(config, tmp_path / "config.json")
+        again = read_config(tmp_path / "config.json")
+        assert again == config
+        assert again.fingerprint == config.fingerprint
+        assert config.chosen_arm.max_loops >= 1
+        assert config.iterations * config.ppo.steps_per_iteration >= config.total_steps
+
+
+def test_fields_are_changed_by_path():
+    config = preset("boxoban", "micro")
+    changed = replaced(config, {"ppo.learning_rate": 1, "levels.recipe.boxes": 2, "total_steps": 1e5})
+    assert changed.ppo.learning_rate == 1.0
+    assert changed.levels.recipe.boxes == 2
+    assert changed.total_steps == 100_000
+    assert changed.fingerprint != config.fingerprint
+    # Halves that are wrong alone may be right together.
+    assert replaced(config, {"core.width": 9, "core.heads": 3}).core.width == 9
+    assert "halting.threshold" in field_paths(config)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"ppo.lr": 1}, "there is no field 'ppo.lr'; fields are "),
+        ({"ppo.learning_rate": "fast"}, "config.ppo.learning_rate is 'fast'; it must be of type float"),
+        ({"ppo.learning_rate": -1}, "config.ppo: learning_rate is -1.0; it must be above 0"),
+        ({"ppo.minibatch": 1000}, "do not divide into minibatches of 1000"),
+        ({"ppo.epochs": 1.5}, "config.ppo.epochs is 1.5; it must be of type int"),
+        ({"ppo.epochs": True}, "config.ppo.epochs is True; it must be of type int"),
+        ({"arm": "deep"}, "config.arm is 'deep'; it must be one of 'looped', "),
+        ({"board": [6]}, "config.board is [6]; it must be a list of 2"),
+        ({"board": [9, 9]}, "the recipe makes levels of 6x7: set both"),
+        ({"core.width": 30, "core.heads": 4}, "width 30 is not divisible by 4 heads"),
+        ({"halting.max_loops": 1}, "min_loops=2 and max_loops=1"),
+        ({"halting": 3}, "config.halting is 3; it must be an object with the fields of PolicyKL"),
+        ({"levels.recipe": {"type": "Soup"}}, "one of BoxobanRecipe, RushHourRecipe"),
+        ({"levels.train": "a.levels"}, "give both banks"),
+        ({"levels.recipe": None}, "give banks to learn from"),
+        ({"seed": -1}, "seed is -1"),
+        ({"total_steps": 0}, "total_steps is 0"),
+    ],
+)
+def test_wrong_values_are_named(changes, message):
+    with pytest.raises(ConfigError) as error:
+        replaced(preset("boxoban", "micro"), changes)
+    assert message in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("{", "this is not JSON"),
+        ("[]", "it must be an object with the fields of RunConfig"),
+        ('{"task": "chess", "levels": {"train": "a", "held_out": "b"}}', "task is 'chess'"),
+        ('{"tusk": 1}', "has no field 'tusk'"),
+        ("{}", "task"),
+    ],
+)
+def test_a_wrong_file_is_named(text, message, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError) as error:
+        read_config(path)
+    assert message in str(error.value)
+    assert str(path) in str(error.value)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_config(tmp_path / "config.json")
+
+
+def test_json_holds_nothing_but_data():
+    text = json.dumps(to_json(preset("rush-hour", "paper", "drc")))
+    assert from_json(RunConfig, json.loads(text)) == preset("rush-hour", "paper", "drc")
+    assert dataclasses.is_dataclass(RunConfig)
