@@ -43,12 +43,14 @@ class PPOConfig:
     """c_H."""
     value_cost: float = 0.25
     """c_V, the factor of the squared error."""
+    reward_scale: float = 1.0
+    """Rewards are learned in this unit. Values of about 1 leave the policy its share of a short training."""
 
     def __post_init__(self) -> None:
         for name in ("num_envs", "rollout_steps", "minibatch", "epochs"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
-        for name in ("learning_rate", "max_gradient_norm", "clip"):
+        for name in ("learning_rate", "max_gradient_norm", "clip", "reward_scale"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
         for name in ("discount", "trace"):

@@ -91,7 +91,7 @@ def micro(task: OnlineTask) -> RunConfig:
                 height=6, width=7, boxes=1, min_pulls=1, max_pulls=30, direct_share=0.3, seed=1
             ),
             held_out_recipe=BoxobanRecipe(
-                height=6, width=7, boxes=1, min_pulls=5, max_pulls=60, direct_share=0.06
+                height=6, width=7, boxes=1, min_pulls=5, max_pulls=60, direct_share=0.1
             ),
             train_count=8_000,
             evaluate_count=500,
@@ -109,7 +109,7 @@ def micro(task: OnlineTask) -> RunConfig:
         task,
         levels,
         scale="micro",
-        total_steps={"boxoban": 1_400_000, "rush-hour": 500_000}[task],
+        total_steps={"boxoban": 1_800_000, "rush-hour": 400_000}[task],
         time_limit={"boxoban": 25, "rush-hour": 40}[task],
         board=(levels.recipe.height, levels.recipe.width),
         core=CoreConfig(width=32, heads=2, layers=1, hidden_multiple=32),
@@ -120,9 +120,10 @@ def micro(task: OnlineTask) -> RunConfig:
             rollout_steps=32,
             minibatch=256,
             epochs=2,
-            learning_rate=1e-3,
+            learning_rate=1.5e-3,
             decay_learning_rate=True,
             discount=0.97,
+            reward_scale=0.1,
         ),
         evaluate_every=15,
         checkpoint_every=5,

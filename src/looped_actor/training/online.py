@@ -209,7 +209,7 @@ class OnlineTrainer:
             config.rollout_steps,
         )
         judged = advantages(
-            rollout.reward,
+            config.reward_scale * rollout.reward,
             rollout.value,
             rollout.bootstrap,
             rollout.terminated,
