@@ -91,7 +91,7 @@ def micro(task: OnlineTask) -> RunConfig:
                 height=6, width=7, boxes=1, min_pulls=1, max_pulls=30, direct_share=0.3, seed=1
             ),
             held_out_recipe=BoxobanRecipe(
-                height=6, width=7, boxes=1, min_pulls=5, max_pulls=60, direct_share=0.1
+                height=6, width=7, boxes=1, min_pulls=5, max_pulls=60, direct_share=0.06
             ),
             train_count=8_000,
             evaluate_count=500,
