@@ -47,15 +47,10 @@ def train(out, steps, task, devices):
 def state_of(folder):
     """All arrays of the newest checkpoint, by name."""
     from looped_actor.devices import all_devices
-    from looped_actor.experiments.build import Run
-    from looped_actor.experiments.runs import read_run
-    from looped_actor.training import Checkpoints
+    from looped_actor.experiments.runs import read_run, restore_run
     from looped_actor.training.checkpoint import named_leaves
 
-    config = read_run(folder)
-    checkpoints = Checkpoints(folder / "checkpoints", config.fingerprint, read_only=True)
-    like = Run(config, folder, all_devices(1)).trainer.begin(config.seed)
-    state, bookmark = checkpoints.restore(like)
+    state, bookmark = restore_run(read_run(folder), folder, all_devices(1))
     return {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}, bookmark
 
 
@@ -134,7 +129,7 @@ def study(kills, steps, task, devices, seed, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=256_000, help="environment steps of the run")
+    parser.add_argument("--steps", type=int, default=96_000, help="environment steps of the run")
     parser.add_argument("--task", default="boxoban", choices=["boxoban", "rush-hour"])
     parser.add_argument("--devices", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which to kill")

@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import safetensors.numpy
-from test_commands import COMMAND, run
+from test_commands import COMMAND, ROOT, UNOPTIMISED, run
 
 import looped_actor
 from looped_actor.devices import all_devices
@@ -348,8 +348,8 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
 
 
 def start(*words):
-    flags = os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"}
     command = [*COMMAND, *map(str, words)]
+    flags = os.environ | UNOPTIMISED
     return subprocess.Popen(command, env=flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -378,17 +378,24 @@ def test_sigterm_saves_and_resume_goes_on(tmp_path):
     assert rows_of(folder)[: len(rows)] == rows
 
 
-def test_killed_and_resumed_it_ends_as_if_left_alone():
-    script = pathlib.Path(__file__).parents[2] / "benchmarks" / "resume.py"
+@pytest.mark.parametrize(
+    ("script", "options", "shown"),
+    [
+        ("resume.py", ["--kills", "2", "--steps", "3840", "--task", "rush-hour"], '"exact": true'),
+        ("devices.py", ["--precisions", "float64"], '"agree": true'),
+    ],
+)
+def test_what_the_studies_show_holds_at_small_size(script, options, shown):
+    """Killed and resumed, or spread over devices and processes: a run ends as if left alone on one device."""
     done = subprocess.run(
-        [sys.executable, script, "--kills", "2", "--steps", "3840", "--task", "rush-hour"],
-        env=os.environ | {"XLA_FLAGS": "--xla_backend_optimization_level=0"},
+        [sys.executable, ROOT / "benchmarks" / script, *options],
+        env=os.environ | UNOPTIMISED,
         capture_output=True,
         text=True,
         timeout=400,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert '"exact": true' in done.stdout
+    assert shown in done.stdout
 
 
 @pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"]])
@@ -427,16 +434,17 @@ def test_mistakes_end_in_a_line(command, message, capsys, monkeypatch):
 
 
 def test_a_dry_run_says_what_it_would_cost():
-    done = run(*COMMAND, "train", "rush-hour", "--dry-run", "--set", *SETTINGS, COLUMNS="120")
+    done = run(*COMMAND, "train", "rush-hour", "--dry-run", "--set", *SETTINGS, COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     for words in ("parameters", "MFLOPs", "memory: an update", "time on 1 device like this one", "ppo.clip"):
         assert words in done.stdout
 
 
 def test_eval_prints_a_table_and_json(finished, tmp_path):
-    done = run(*COMMAND, "eval", str(finished), "--count", "10", COLUMNS="120")
+    done = run(*COMMAND, "eval", str(finished), "--count", "10", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     assert "95% interval" in done.stdout
     assert "stopped by the cap" in done.stdout
-    done = run(*COMMAND, "eval", str(finished), "--count", "10", "--json", "--out", str(tmp_path / "e.json"))
+    words = ["--count", "10", "--json", "--out", str(tmp_path / "e.json")]
+    done = run(*COMMAND, "eval", str(finished), *words, **UNOPTIMISED)
     assert json.loads(done.stdout) == json.loads((tmp_path / "e.json").read_text())

@@ -13,15 +13,14 @@ from looped_actor.evaluation.baselines import BASELINES
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.puzzles import summary
 from looped_actor.experiments.arms import Looped
-from looped_actor.experiments.build import LEVELS_FOLDER, Run, check_bank, level_player
+from looped_actor.experiments.build import LEVELS_FOLDER, check_bank, level_player
 from looped_actor.experiments.config import RunConfig
 from looped_actor.experiments.policies import POLICY_FOLDER, WEIGHTS_FILE, load_policy
-from looped_actor.experiments.runs import read_run
+from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import LevelBank, open_bank, open_solutions
 from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.loop import HaltingRule, PolicyKL
 from looped_actor.solvers import SolveStatus
-from looped_actor.training.checkpoint import Checkpoints
 
 
 @dataclass(frozen=True)
@@ -106,24 +105,8 @@ def _policy(request: EvaluationRequest, mesh: Mesh) -> tuple[RunConfig, Weights,
     if own:
         raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
     config = read_run(folder)
-    checkpoints = Checkpoints(folder / "checkpoints", config.fingerprint, read_only=True)
-    iteration = _iteration(request.checkpoint or "latest", checkpoints)
-    with jax.enable_x64(config.double_precision):
-        run = Run(config, folder, mesh)
-        state, bookmark = checkpoints.restore(run.trainer.begin(config.seed), iteration)
+    state, bookmark = restore_run(config, folder, mesh, request.checkpoint or "latest")
     return config, state.weights, f"{folder} after {bookmark.steps:,} steps"
-
-
-def _iteration(chosen: str, checkpoints: Checkpoints) -> int | None:
-    if chosen == "latest":
-        return None
-    if chosen == "best":
-        if checkpoints.best is None:
-            raise ValueError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
-        return checkpoints.best
-    if not chosen.isdecimal():
-        raise ValueError(f"checkpoint {chosen!r}: it must be best, latest or an iteration")
-    return int(chosen)
 
 
 def _bank(request: EvaluationRequest, config: RunConfig) -> LevelBank:

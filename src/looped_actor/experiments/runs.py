@@ -10,7 +10,8 @@ from looped_actor.experiments.build import Run, prepare_levels
 from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
 from looped_actor.experiments.policies import POLICY_FOLDER, save_policy
 from looped_actor.levels.sources import Progress, no_progress
-from looped_actor.training.runner import Ending, Report, run
+from looped_actor.training import Bookmark, Checkpoints, Ending, OnlineState, Report, run
+from looped_actor.training.runner import CHECKPOINTS_FOLDER
 
 
 def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress) -> RunConfig:
@@ -60,3 +61,21 @@ def train_run(
         if ending is Ending.FINISHED and jax.process_index() == 0:
             save_policy(config, state.weights, folder / POLICY_FOLDER)
     return ending
+
+
+def restore_run(
+    config: RunConfig, folder: pathlib.Path, mesh: Mesh, checkpoint: str = "latest"
+) -> tuple[OnlineState, Bookmark]:
+    """The state of a run at a checkpoint (best, latest or an iteration), and where it stood."""
+    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, config.fingerprint, read_only=True)
+    iteration = None
+    if checkpoint == "best":
+        iteration = checkpoints.best
+        if iteration is None:
+            raise ValueError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
+    elif checkpoint != "latest":
+        if not checkpoint.isdecimal():
+            raise ValueError(f"checkpoint {checkpoint!r}: it must be best, latest or an iteration")
+        iteration = int(checkpoint)
+    with jax.enable_x64(config.double_precision):
+        return checkpoints.restore(Run(config, folder, mesh).trainer.begin(config.seed), iteration)

@@ -20,6 +20,8 @@ from looped_actor.files import write_whole
 from looped_actor.training.checkpoint import Bookmark, Checkpoints
 from looped_actor.training.metrics import Dashboard, TableFile, TimingsFile
 
+CHECKPOINTS_FOLDER = "checkpoints"
+
 
 @runtime_checkable
 class Trainer(Protocol):
@@ -95,7 +97,7 @@ def run(
     `BrokenTrainingError` where learning does not recover from numbers that are not finite; the last good
     checkpoint is kept.
     """
-    checkpoints = Checkpoints(folder / "checkpoints", fingerprint, schedule.keep_checkpoints)
+    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints)
     writer = _Writer(folder) if jax.process_index() == 0 else None
     try:
         with _stop_request() as asked_to_stop:
