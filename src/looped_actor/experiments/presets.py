@@ -72,7 +72,13 @@ def small(task: OnlineTask) -> RunConfig:
         halting=PolicyKL(max_loops=16),
         drc=DRCConfig(hidden=128),
         ppo=PPOConfig(
-            num_envs=512, rollout_steps=32, minibatch=512, epochs=2, learning_rate=5e-4, discount=0.98
+            num_envs=512,
+            rollout_steps=32,
+            minibatch=512,
+            epochs=2,
+            learning_rate=5e-4,
+            discount=0.98,
+            reward_scale=0.1,
         ),
         evaluate_every=60,
         checkpoint_every=20,

@@ -1,0 +1,113 @@
+"""Intervals, bins, players that do not think, and levels played once each."""
+
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from looped_actor import Categorical
+from looped_actor.envs import Boxoban
+from looped_actor.evaluation.baselines import play_at_random, play_greedily
+from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.play import play_levels
+from looped_actor.evaluation.puzzles import length_bins, summary
+from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
+from looped_actor.levels import BoxobanRecipe, generate, starter_bank
+
+
+@pytest.mark.parametrize(
+    ("solved", "trials", "low", "high"),
+    [(5, 10, 0.2366, 0.7634), (0, 10, 0.0, 0.2775), (10, 10, 0.7225, 1.0), (0, 0, 0.0, 1.0)],
+)
+def test_wilson_s_interval(solved, trials, low, high):
+    assert wilson(solved, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[3], [1, 1, 1], [1, 2], list(range(50)), [1] * 90 + [7, 9]])
+def test_bins_hold_every_length_once(lengths):
+    bins = length_bins(np.array(lengths))
+    assert len(bins) <= 8
+    for length in lengths:
+        assert sum(low <= length <= high for low, high in bins) == 1
+    assert all(any(low <= length <= high for length in lengths) for low, high in bins)
+
+
+def test_greed_pushes_straight_and_does_not_step_back():
+    chance = np.random.default_rng(0)
+    straight = BoxobanBoard.parse("######\n#@$ .#\n######")
+    assert play_greedily(straight, 10, chance) == 2
+    assert play_greedily(straight, 1, chance) is None
+    around = BoxobanBoard.parse("######\n#    #\n#.$@ #\n######")
+    assert play_greedily(around, 20, chance) == 1
+    # The box must first go away from its target, around a wall.
+    detour = BoxobanBoard.parse("########\n#      #\n# $#.  #\n#@     #\n#      #\n########")
+    assert play_greedily(detour, 50, chance) is None
+    free = RushHourBoard.parse("....\nAA..\n....\n....")
+    assert play_greedily(free, 10, chance) == 2
+    blocked = RushHourBoard.parse("..B.\nAAB.\n..C.\n..C.")
+    assert play_greedily(blocked, 10, chance) is None
+
+
+def test_chance_needs_luck_and_time():
+    chance = np.random.default_rng(0)
+    board = BoxobanBoard.parse("#####\n#@$.#\n#####")
+    steps = [play_at_random(board, 1, chance) for _ in range(200)]
+    assert 20 < sum(step == 1 for step in steps) < 80
+    assert set(steps) == {1, None}
+
+
+def always(direction):
+    """A policy that walks one way, in as many loops as there are boxes on its right half."""
+
+    def decide(observation, *, expected_loops=None):
+        count = observation.shape[0]
+        logits = jnp.broadcast_to(jax.nn.one_hot(direction, 4), (count, 4))
+        loops = 1 + observation[:, :, 5:, 1].sum(axis=(1, 2)).astype(jnp.int32)
+        return SimpleNamespace(distribution=Categorical(logits), loop=SimpleNamespace(loops=loops))
+
+    return decide
+
+
+def test_each_level_is_played_once_by_the_rules():
+    bank = starter_bank("boxoban")
+    env = Boxoban(bank.on_device(40), time_limit=6)
+    for direction in (Direction.UP, Direction.RIGHT):
+        levels = jnp.array([*range(40), -1, -1])
+        played = play_levels(env, always(direction), levels, most_loops=5)
+        assert played.length[-2:].tolist() == [0, 0]
+        for level in range(40):
+            board, steps = bank.board(level), 0
+            while steps < 6 and not board.solved:
+                board, steps = board.move(direction), steps + 1
+            assert bool(played.success[level]) == board.solved
+            assert int(played.length[level]) == steps
+            assert int(played.histogram[level].sum()) == steps
+            weighted = (np.asarray(played.histogram[level]) * np.arange(1, 6)).sum()
+            assert int(played.loops[level]) == weighted
+
+
+def test_a_summary_adds_up():
+    bank = starter_bank("boxoban")
+    env = Boxoban(bank.on_device(40), time_limit=6)
+    played = play_levels(env, always(Direction.LEFT), jnp.arange(40), most_loops=5)
+    facts = summary(jax.tree.map(np.asarray, played), bank.columns["moves"][:40])
+    assert facts["levels"] == 40
+    assert sum(row["levels"] for row in facts["by_optimal_moves"]) == 40
+    assert sum(facts["loop_histogram"].values()) == 240 == facts["steps"] * 40
+    assert facts["returns"] == pytest.approx(np.asarray(played.returns).mean())
+
+
+def test_levels_can_be_made_harder_and_kept_apart():
+    recipe = {"height": 6, "width": 7, "boxes": 1, "min_pulls": 2, "max_pulls": 20}
+    easy = generate(BoxobanRecipe(**recipe), {"easy": 150})["easy"]
+    hard = generate(BoxobanRecipe(**recipe, direct_share=0.0), {"hard": 60}, without=easy)["hard"]
+    chance = np.random.default_rng(0)
+
+    def solved(bank):
+        return np.mean([play_greedily(bank.board(i), 50, chance) is not None for i in range(len(bank))])
+
+    assert solved(hard) < 0.3 < 0.7 < solved(easy)
+    known = {cells.tobytes() for cells in easy.cells(slice(None))}
+    assert not any(cells.tobytes() in known for cells in hard.cells(slice(None)))
