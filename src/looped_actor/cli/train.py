@@ -1,6 +1,7 @@
 """`looped-actor train`, `resume` and `eval`: from a preset to a number one can trust."""
 
 import json
+import math
 import pathlib
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Annotated, Any, Literal
@@ -256,13 +257,19 @@ def _training_bar(config: "RunConfig", shown: bool):
         *columns, console=Console(stderr=True), disable=not shown, speed_estimate_period=600
     ) as bar:
         task = bar.add_task(f"{config.task} {config.arm}", total=None, numbers="compiling")
+        begun = False
 
         def show(report: "Report") -> None:
-            numbers = f"{report.steps_per_second:,.0f} steps/s, success {report.success:.0%}"
+            nonlocal begun
+            numbers = [f"{report.steps_per_second:,.0f} steps/s", f"{report.loops:.1f} loops"]
+            if not math.isnan(report.success):  # no episode may have ended
+                numbers.append(f"success {report.success:.0%}")
             if report.evaluated is not None:
-                numbers += f" (held out {report.evaluated:.0%})"
-            numbers += f", {report.loops:.1f} loops"
-            bar.update(task, completed=report.steps, total=report.all_steps, numbers=numbers)
+                numbers.append(f"held out {report.evaluated:.0%}")
+            # What was done before a resumption, and what compiling took, say nothing of the time left.
+            put = bar.update if begun else bar.reset
+            put(task, completed=report.steps, total=report.all_steps, numbers=", ".join(numbers))
+            begun = True
 
         yield show
 
