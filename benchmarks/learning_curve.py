@@ -25,14 +25,14 @@ from looped_actor.devices import all_devices
 from looped_actor.evaluation.puzzles import summary
 from looped_actor.experiments.build import level_player
 from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
-from looped_actor.experiments.policies import build_net
-from looped_actor.experiments.runs import read_run
+from looped_actor.experiments.policies import build_net, save_policy
+from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import open_bank
 
 
 def evaluations_of(run):
     paths = sorted((run / "evaluations").glob("*.json"))
-    return [{"steps": int(path.stem), **json.loads(path.read_text())} for path in paths]
+    return [{**json.loads(path.read_text()), "at": int(path.stem)} for path in paths]
 
 
 def timings_of(run):
@@ -56,7 +56,7 @@ def untrained(run, config):
 
 def draw(config, evaluations, before, final, minutes_at, path):
     figure, (success, by_length) = plt.subplots(1, 2, figsize=(10, 3.8), layout="constrained")
-    x = [0.0, *(minutes_at(one["steps"]) for one in evaluations)]
+    x = [0.0, *(minutes_at(one["at"]) for one in evaluations)]
     y = [before["success"], *(one["success"] for one in evaluations)]
     low = [before["interval_95"][0], *(one["interval_95"][0] for one in evaluations)]
     high = [before["interval_95"][1], *(one["interval_95"][1] for one in evaluations)]
@@ -100,18 +100,22 @@ def main():
     draw(config, evaluations, before, final, minutes_at, out / "curve.png")
     for name in ("config.json", "metrics.csv", "timings.csv"):
         shutil.copy(options.run / name, out / name)
-    shutil.copytree(options.run / "policy", out / "policy", dirs_exist_ok=True)
+    state, _ = restore_run(config, options.run, all_devices(1))
+    save_policy(config, state.weights, out / "policy")
     with (out / "evaluations.csv").open("w", newline="") as file:
         columns = ("steps", "minutes", "levels", "solved", "success", "low", "high", "loops")
         writer = csv.writer(file)
         writer.writerow(columns)
         for one in evaluations:
-            row = (minutes_at(one["steps"]), one["levels"], one["solved"], one["success"])
-            writer.writerow([one["steps"], *row, *one["interval_95"], one["loops"]])
+            row = (minutes_at(one["at"]), one["levels"], one["solved"], one["success"])
+            writer.writerow([one["at"], *row, *one["interval_95"], one["loops"]])
+    above = [one for one in evaluations if one["success"] >= 0.8]
     facts = {
         "training": "looped-actor train " + config.task,
         "minutes": (timings[-1]["unix_time"] - timings[0]["process_start"]) / 60,
         "steps": int(timings[-1]["steps"]),
+        "steps_planned": config.total_steps,
+        "minutes_to_80_percent": minutes_at(above[0]["at"]) if above else None,
         "before": {name: before[name] for name in ("levels", "solved", "success", "interval_95", "loops")},
         "final": final,
     }

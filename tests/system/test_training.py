@@ -67,7 +67,7 @@ def test_a_folder_holds_all_of_a_run(finished):
     ]
     facts = json.loads((finished / "evaluations" / "000000000768.json").read_text())
     assert facts["levels"] == 10
-    assert sum(facts["loop_histogram"].values()) == round(facts["steps"] * 10)
+    assert sum(facts["loop_histogram"].values()) == round(facts["mean_steps"] * 10)
     assert read_run(finished) == begin_again(finished)
 
 

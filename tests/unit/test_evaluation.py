@@ -95,7 +95,7 @@ def test_a_summary_adds_up():
     facts = summary(jax.tree.map(np.asarray, played), bank.columns["moves"][:40])
     assert facts["levels"] == 40
     assert sum(row["levels"] for row in facts["by_optimal_moves"]) == 40
-    assert sum(facts["loop_histogram"].values()) == 240 == facts["steps"] * 40
+    assert sum(facts["loop_histogram"].values()) == 240 == facts["mean_steps"] * 40
     assert facts["returns"] == pytest.approx(np.asarray(played.returns).mean())
 
 

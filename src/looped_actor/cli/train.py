@@ -328,7 +328,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
             f"{row['success']:.1%}",
             f"{low:.1%} - {high:.1%}",
             loops,
-            f"{row['steps']:.1f}",
+            f"{row['mean_steps']:.1f}",
         )
 
     for row in facts.get("by_optimal_moves", ()):

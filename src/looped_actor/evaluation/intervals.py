@@ -21,4 +21,5 @@ def wilson(successes: int, trials: int) -> Interval:
     share, spread = successes / trials, Z_95**2 / trials
     middle = (share + spread / 2) / (1 + spread)
     half = Z_95 * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
-    return Interval(max(0.0, float(middle - half)), min(1.0, float(middle + half)))
+    low = 0.0 if successes == 0 else float(middle - half)
+    return Interval(low, 1.0 if successes == trials else float(middle + half))

@@ -108,7 +108,7 @@ def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
         "success": solved / levels,
         "interval_95": list(wilson(solved, levels)),
         "loops": float(episodes.loops[chosen].sum() / decisions),
-        "steps": float(episodes.length[chosen].mean()),
+        "mean_steps": float(episodes.length[chosen].mean()),
         "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
     }
 

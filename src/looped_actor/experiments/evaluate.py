@@ -86,7 +86,7 @@ def baseline_facts(bank: LevelBank, count: int, time_limit: int) -> dict[str, An
             "solved": len(solved),
             "success": len(solved) / count,
             "interval_95": list(wilson(len(solved), count)),
-            "steps": float(np.mean([time_limit if s is None else s for s in steps])),
+            "mean_steps": float(np.mean([time_limit if s is None else s for s in steps])),
         }
     return facts
 
