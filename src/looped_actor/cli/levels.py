@@ -47,6 +47,7 @@ def build_boxoban(
     boxes: int = 4,
     pulls: tuple[int, int] = (5, 60),
     floor: float = 0.6,
+    direct_share: float = 1.0,
     seed: int = 0,
     workers: int | None = None,
 ) -> None:
@@ -71,13 +72,14 @@ def build_boxoban(
       boxes: Boxes of a generated board.
       pulls: Least and most drags of reverse play: more give longer solutions.
       floor: Share of the inner cells that are floor, at least.
+      direct_share: Share kept of levels whose every push brings a box nearer to a target: less is harder.
       seed: Seed of the generator.
       workers: Processes. Default: one for each core.
     """
     from looped_actor.levels import BoxobanRecipe, read_boxoban
 
     if source is None:
-        recipe = BoxobanRecipe(height, width, boxes, pulls[0], pulls[1], floor, seed=seed)
+        recipe = BoxobanRecipe(height, width, boxes, *pulls, floor, direct_share, seed=seed)
         _generate("boxoban", recipe, out, train, valid, test, workers)
         return
     found = sorted({str(path.parent.relative_to(source)) for path in source.glob("**/*.txt")})

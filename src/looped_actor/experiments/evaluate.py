@@ -19,7 +19,7 @@ from looped_actor.experiments.policies import POLICY_FOLDER, WEIGHTS_FILE, load_
 from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import LevelBank, open_bank, open_solutions
 from looped_actor.levels.sources import Progress, no_progress
-from looped_actor.loop import HaltingRule, PolicyKL
+from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
 from looped_actor.solvers import SolveStatus
 
 
@@ -134,6 +134,8 @@ def _halting(request: EvaluationRequest, config: RunConfig) -> HaltingRule | Non
     arm = config.chosen_arm
     if not isinstance(arm, Looped):
         raise ValueError(f"{config.arm} does not loop: its depth cannot be changed when it is evaluated")
+    if isinstance(arm.halting, FixedLoops) and changes.keys() == {"max_loops"}:
+        return FixedLoops(changes["max_loops"])
     rule = arm.halting if isinstance(arm.halting, PolicyKL) else config.halting
     if "max_loops" in changes:
         changes.setdefault("min_loops", min(rule.min_loops, changes["max_loops"]))
