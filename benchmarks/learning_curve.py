@@ -17,17 +17,15 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
-from flax import nnx
 from record import write_record
 
-from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.algorithms import no_statistics
 from looped_actor.devices import all_devices
 from looped_actor.evaluation.puzzles import summary
-from looped_actor.experiments.build import level_player
+from looped_actor.experiments.build import Run, level_player
 from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
-from looped_actor.experiments.policies import build_net, save_policy
+from looped_actor.experiments.policies import save_policy
 from looped_actor.experiments.runs import read_run, restore_run
-from looped_actor.levels import open_bank
 
 
 def evaluations_of(run):
@@ -42,16 +40,10 @@ def timings_of(run):
 
 def untrained(run, config):
     """The argmax policy of the weights that the run began with, without statistics of observations."""
-    import jax
-
-    from looped_actor.loop.rng import Stream, addressed_key
-
-    root = jax.random.key_data(jax.random.key(config.seed))
-    net = build_net(config, nnx.Rngs(jax.random.wrap_key_data(addressed_key(root, Stream.NET))))
-    _, parameters, fixed = nnx.split(net, nnx.Param, ...)
-    bank = open_bank(config.levels.held_out or run / "levels" / "held_out.levels")
-    player = level_player(config, bank, all_devices(1))
-    return summary(player.play(Weights(parameters, fixed, no_statistics(config.puzzle.planes))))
+    parts = Run(config, run, all_devices(1))
+    weights = parts.trainer.begin(config.seed).weights
+    weights = weights._replace(statistics=no_statistics(config.puzzle.planes))
+    return summary(level_player(config, parts.held_out, parts.mesh).play(weights))
 
 
 def draw(config, evaluations, before, final, minutes_at, path):

@@ -38,12 +38,8 @@ def deciding(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | 
     """
     net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
 
-    def decide(observation: Any, *, expected_loops: Any = None) -> Any:
-        return net(
-            normalised(weights.statistics, observation),
-            halting=halting,
-            execution=Packed(),
-            expected_loops=expected_loops,
-        )
+    def decide(observation: Any, **options: Any) -> Any:
+        given = {"halting": halting, "execution": Packed(), **options}
+        return net(normalised(weights.statistics, observation), **given)
 
     return decide

@@ -13,6 +13,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
+from looped_actor.checks import at_least_one
 
 
 @dataclass(frozen=True)
@@ -47,9 +48,7 @@ class PPOConfig:
     """Rewards are learned in this unit. Values of about 1 leave the policy its share of a short training."""
 
     def __post_init__(self) -> None:
-        for name in ("num_envs", "rollout_steps", "minibatch", "epochs"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs")
         for name in ("learning_rate", "max_gradient_norm", "clip", "reward_scale"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")

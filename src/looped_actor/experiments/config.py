@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from looped_actor.algorithms import PPOConfig
+from looped_actor.checks import at_least_one
 from looped_actor.experiments.arms import Arm, ArmName, arm_named
 from looped_actor.experiments.codec import ConfigError, from_json, to_json
 from looped_actor.experiments.tasks import TASKS, PuzzleTask
@@ -47,9 +48,7 @@ class LevelsConfig:
             raise ValueError("give both banks, train and held_out, or neither")
         if not self.train and self.recipe is None:
             raise ValueError("give banks to learn from and to evaluate on: levels.train and levels.held_out")
-        for name in ("train_count", "held_out_count", "evaluate_count"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        at_least_one(self, "train_count", "held_out_count", "evaluate_count")
 
 
 @dataclass(frozen=True)
@@ -88,9 +87,9 @@ class RunConfig:
     """Train in float64: to compare runs on different devices."""
 
     def __post_init__(self) -> None:
-        for name in ("total_steps", "time_limit", "evaluate_every", "checkpoint_every", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        at_least_one(
+            self, "total_steps", "time_limit", "evaluate_every", "checkpoint_every", "keep_checkpoints"
+        )
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed is {self.seed}; it must be from 0 to 2**31 - 1")
         kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}

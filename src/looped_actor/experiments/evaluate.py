@@ -15,7 +15,7 @@ from looped_actor.evaluation.puzzles import summary
 from looped_actor.experiments.arms import Looped
 from looped_actor.experiments.build import LEVELS_FOLDER, check_bank, level_player
 from looped_actor.experiments.config import RunConfig
-from looped_actor.experiments.policies import POLICY_FOLDER, WEIGHTS_FILE, load_policy
+from looped_actor.experiments.policies import finished_policy, load_policy
 from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import LevelBank, open_bank, open_solutions
 from looped_actor.levels.sources import Progress, no_progress
@@ -97,12 +97,11 @@ def _policy(request: EvaluationRequest, mesh: Mesh) -> tuple[RunConfig, Weights,
         raise ValueError(
             f"{folder} is not a folder; give that of a run, or of a policy that a run has written"
         )
-    finished = folder / POLICY_FOLDER
-    own = (folder / WEIGHTS_FILE).is_file()
-    if request.checkpoint is None and (own or (finished / WEIGHTS_FILE).is_file()):
-        policy = load_policy(folder if own else finished)
+    finished = finished_policy(folder)
+    if request.checkpoint is None and finished is not None:
+        policy = load_policy(finished)
         return policy.config, policy.weights, str(folder)
-    if own:
+    if finished == folder:
         raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
     config = read_run(folder)
     state, bookmark = restore_run(config, folder, mesh, request.checkpoint or "latest")

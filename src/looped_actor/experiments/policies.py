@@ -16,7 +16,7 @@ import safetensors.numpy
 from flax import nnx
 from jaxtyping import Array, Shaped
 
-from looped_actor.algorithms import Weights, no_statistics, normalised
+from looped_actor.algorithms import Weights, deciding, no_statistics
 from looped_actor.experiments.codec import ConfigError
 from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
 from looped_actor.files import write_whole
@@ -50,9 +50,7 @@ class Policy:
 
     def __call__(self, observation: Shaped[Array, "b h w p"], **options: Any) -> ActorCriticOutput:
         """Decide for and judge a batch of observations."""
-        parameters, fixed, statistics = self.weights
-        net = nnx.merge(self._definition, parameters, fixed)
-        return net(normalised(statistics, jnp.asarray(observation)), **options)
+        return deciding(self._definition, self.weights)(jnp.asarray(observation), **options)
 
 
 def build_net(config: RunConfig, rngs: nnx.Rngs) -> Any:
@@ -77,18 +75,22 @@ def save_policy(config: RunConfig, weights: Weights, folder: str | os.PathLike) 
     write_whole(folder / WEIGHTS_FILE, safetensors.numpy.save(named, metadata={"format": FORMAT}))
 
 
+def finished_policy(path: str | os.PathLike) -> pathlib.Path | None:
+    """Where a policy lies: in this folder, or in that of the run that this is; None where there is none."""
+    folder = pathlib.Path(path)
+    return next((f for f in (folder, folder / POLICY_FOLDER) if (f / WEIGHTS_FILE).is_file()), None)
+
+
 def load_policy(path: str | os.PathLike) -> Policy:
     """Load a policy that `looped-actor train` has written: its folder, or the folder of the run.
 
     Nothing in the files is executed. Raises `PolicyError` where a file is missing, damaged, or does not
     fit its configuration.
     """
-    folder = pathlib.Path(path)
-    if not (folder / WEIGHTS_FILE).is_file() and (folder / POLICY_FOLDER / WEIGHTS_FILE).is_file():
-        folder = folder / POLICY_FOLDER
+    folder = finished_policy(path)
+    if folder is None:
+        raise PolicyError(f"{path}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
     file = folder / WEIGHTS_FILE
-    if not file.is_file():
-        raise PolicyError(f"{folder}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
     try:
         config = read_config(folder / CONFIG_FILE)
     except ConfigError as error:

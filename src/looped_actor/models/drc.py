@@ -13,6 +13,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Real
 
+from looped_actor.checks import at_least_one
 from looped_actor.loop import Categorical, Execution, HaltingRule, LoopResult, StopReason
 from looped_actor.models.actor import ActorCriticOutput
 from looped_actor.models.layers import Grid, fan_in_init
@@ -34,9 +35,7 @@ class DRCConfig:
     """Kernel size of the two encoder convolutions."""
 
     def __post_init__(self) -> None:
-        for name, value in self.__dict__.items():
-            if value < 1:
-                raise ValueError(f"{name} is {value}; it must be at least 1")
+        at_least_one(self, *self.__dict__)
 
 
 class LSTMState(NamedTuple):

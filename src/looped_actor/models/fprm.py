@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from looped_actor.checks import at_least_one
 from looped_actor.models.layers import Attention, Grid, GridConvolution, SwiGLU, rms_norm
 
 
@@ -32,9 +33,7 @@ class CoreConfig:
     """Matrix products in this type. Latents, norms, residuals and halting stay in float32."""
 
     def __post_init__(self) -> None:
-        for name in ("width", "heads", "layers", "hidden_multiple"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        at_least_one(self, "width", "heads", "layers", "hidden_multiple")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
         if not self.expansion > 0:

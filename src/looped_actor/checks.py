@@ -1,0 +1,11 @@
+"""What several configurations check of their fields."""
+
+from typing import Any
+
+
+def at_least_one(config: Any, *names: str) -> None:
+    """Raise an error that names the first of these fields which is below 1."""
+    for name in names:
+        value = getattr(config, name)
+        if value < 1:
+            raise ValueError(f"{name} is {value}; it must be at least 1")
