@@ -9,6 +9,7 @@ import pytest
 
 from looped_actor import Categorical
 from looped_actor.algorithms import Example, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
+from looped_actor.loop.packing import MeanGradient, packed_gradient
 from looped_actor.training.online import minibatches
 
 BATCH, FEATURES, ACTIONS = 24, 5, 3
@@ -64,10 +65,11 @@ def test_loss_and_gradient_equal_numpy(case, x64):
     expected, clipped = numpy_loss(weights, example)
     assert 0 < clipped < BATCH  # both branches of the minimum are at work
 
-    def loss(weights):
-        return ppo_loss(net_of(weights), arrays, CONFIG)
+    def loss(weights, examples):
+        return ppo_loss(net_of(weights), examples, CONFIG)
 
-    (found, terms), gradient = jax.value_and_grad(loss, has_aux=True)(jnp.asarray(weights))
+    # 24 examples in chunks of at most 7, of which the last is not full.
+    found, terms, gradient = packed_gradient(loss, jnp.asarray(weights), arrays, 7, arrays.loops)
     assert abs(found - expected) < 1e-12
     assert abs(terms.clipped * BATCH - clipped) < 1e-12
     for place in np.ndindex(weights.shape):
@@ -91,7 +93,8 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(poison):
     learner = new_learner({"w": jnp.ones(3)}, optimiser)
 
     def step(learner, factor):
-        return descend(learner, optimiser, lambda p: ((p["w"] ** 2).sum() * factor, {}))
+        loss, gradient = jax.value_and_grad(lambda p: (p["w"] ** 2).sum() * factor)(learner.parameters)
+        return descend(learner, optimiser, MeanGradient(loss, {}, gradient))
 
     good, update = step(learner, 1.0)
     assert bool(update.taken)

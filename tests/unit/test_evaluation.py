@@ -65,7 +65,8 @@ def always(direction):
         count = observation.shape[0]
         logits = jnp.broadcast_to(jax.nn.one_hot(direction, 4), (count, 4))
         loops = 1 + observation[:, :, 5:, 1].sum(axis=(1, 2)).astype(jnp.int32)
-        return SimpleNamespace(distribution=Categorical(logits), loop=SimpleNamespace(loops=loops))
+        loop = SimpleNamespace(loops=loops, executed=loops.max() * count)
+        return SimpleNamespace(distribution=Categorical(logits), loop=loop)
 
     return decide
 
@@ -75,7 +76,7 @@ def test_each_level_is_played_once_by_the_rules():
     env = Boxoban(bank.on_device(40), time_limit=6)
     for direction in (Direction.UP, Direction.RIGHT):
         levels = jnp.array([*range(40), -1, -1])
-        played = play_levels(env, always(direction), levels, most_loops=5)
+        played = play_levels(env, always(direction), levels, most_loops=5).episodes
         assert played.length[-2:].tolist() == [0, 0]
         for level in range(40):
             board, steps = bank.board(level), 0
@@ -91,12 +92,12 @@ def test_each_level_is_played_once_by_the_rules():
 def test_a_summary_adds_up():
     bank = starter_bank("boxoban")
     env = Boxoban(bank.on_device(40), time_limit=6)
-    played = play_levels(env, always(Direction.LEFT), jnp.arange(40), most_loops=5)
-    facts = summary(jax.tree.map(np.asarray, played), bank.columns["moves"][:40])
+    played = jax.tree.map(np.asarray, play_levels(env, always(Direction.LEFT), jnp.arange(40), most_loops=5))
+    facts = summary(played, bank.columns["moves"][:40])
     assert facts["levels"] == 40
     assert sum(row["levels"] for row in facts["by_optimal_moves"]) == 40
     assert sum(facts["loop_histogram"].values()) == 240 == facts["mean_steps"] * 40
-    assert facts["returns"] == pytest.approx(np.asarray(played.returns).mean())
+    assert facts["returns"] == pytest.approx(played.episodes.returns.mean())
 
 
 def test_levels_can_be_made_harder_and_kept_apart():

@@ -1,12 +1,13 @@
 """A net with its weights and the scaling of observations in place: what acts, learns and is evaluated."""
 
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 from flax import nnx
 from jaxtyping import Array, PyTree, Real
 
 from looped_actor.algorithms.statistics import RunningStatistics, normalised
-from looped_actor.loop import HaltingRule, Packed
+from looped_actor.loop import Execution, HaltingRule, OpenLoop, Packed, Streaming
 
 
 class Weights(NamedTuple):
@@ -28,18 +29,44 @@ class Decide(Protocol):
         ...
 
 
-def deciding(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None) -> Decide:
+@dataclass(frozen=True)
+class Synchronous:
+    """Environments that decide in step: the obvious way, in which all wait for the deepest thought."""
+
+    execution: Execution = field(default_factory=Packed)
+
+
+Acting = Streaming | Synchronous
+"""How the decisions of many environments are computed. They are the same, and their time is not."""
+
+
+def deciding(
+    definition: nnx.GraphDef,
+    weights: Weights,
+    halting: HaltingRule | None = None,
+    execution: Execution | None = None,
+) -> Decide:
     """A policy.
 
     Args:
       definition: the net without its weights.
       weights: they, and the statistics that scale observations.
       halting: replaces the rule that the net was trained with.
+      execution: how a batch of its loops runs. Default: `Packed()`.
     """
     net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
 
     def decide(observation: Any, **options: Any) -> Any:
-        given = {"halting": halting, "execution": Packed(), **options}
+        given = {"halting": halting, "execution": execution or Packed(), **options}
         return net(normalised(weights.statistics, observation), **given)
 
     return decide
+
+
+def opened(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None) -> OpenLoop | None:
+    """The same policy taken apart, to be streamed; None where the net does not loop."""
+    net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
+    loop = net.opened(halting)
+    if loop is None:
+        return None
+    return replace(loop, embed=lambda observation: loop.embed(normalised(weights.statistics, observation)))

@@ -1,14 +1,13 @@
 """One step of gradient descent that a broken gradient cannot spoil."""
 
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms.collectives import all_finite, average, keep_if
+from looped_actor.loop.packing import MeanGradient
 
 
 class LearnerState(NamedTuple):
@@ -41,7 +40,7 @@ def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> 
 def descend(
     learner: LearnerState,
     optimiser: optax.GradientTransformation,
-    loss: Callable[[PyTree], tuple[Float[Array, ""], Any]],
+    found: MeanGradient,
     axis: str | None = None,
 ) -> tuple[LearnerState, Update]:
     """One update, or none where the loss or its gradient is not finite.
@@ -49,11 +48,10 @@ def descend(
     Args:
       learner: parameters and optimiser.
       optimiser: how to use a gradient.
-      loss: of parameters, on this device's part of the batch: the loss and terms to report.
+      found: the gradient on this device's part of the batch, at the learner's parameters.
       axis: the mesh axis over which the batch is spread, inside `shard_map`.
     """
-    (value, terms), gradient = jax.value_and_grad(loss, has_aux=True)(learner.parameters)
-    value, terms, gradient = average((value, terms, gradient), axis)
+    value, terms, gradient = average(found, axis)
     change, state = optimiser.update(gradient, learner.optimiser, learner.parameters)
     parameters = optax.apply_updates(learner.parameters, change)
     # The new parameters are looked at too: a finite gradient can still overflow the optimiser.

@@ -90,35 +90,35 @@ class Example(NamedTuple):
 
 
 class PPOTerms(NamedTuple):
-    """What the loss is made of, and what to watch beside it. Means over the minibatch."""
+    """What the loss is made of, and what to watch beside it: of each example, or means of them."""
 
-    policy_loss: Float[Array, ""]
-    value_loss: Float[Array, ""]
+    policy_loss: Float[Array, "*b"]
+    value_loss: Float[Array, "*b"]
     """Squared error, without its factor."""
-    entropy: Float[Array, ""]
-    kl: Float[Array, ""]
+    entropy: Float[Array, "*b"]
+    kl: Float[Array, "*b"]
     """From the acting policy, estimated on its own actions."""
-    clipped: Float[Array, ""]
-    """Share of examples whose ratio left the clipping range."""
-    loops: Float[Array, ""]
-    executed_loops: Float[Array, ""]
-    """Loops that the hardware computed for each example; `loops` were asked for."""
+    clipped: Float[Array, "*b"]
+    """Whether the ratio left the clipping range."""
+    loops: Float[Array, "*b"]
+    executed_loops: Float[Array, "*b"]
+    """Loops that the hardware computed, spread evenly over the batch; `loops` were asked for."""
 
 
-def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float[Array, ""], PPOTerms]:
-    """The paper's loss of a minibatch."""
+def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float[Array, " b"], PPOTerms]:
+    """The paper's loss of each example. A minibatch is learned from by their mean."""
     now = decide(example.observation, expected_loops=example.loops)
     log_ratio = now.distribution.log_prob(example.action) - example.log_prob
     ratio = jnp.exp(log_ratio)
     held = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)
     terms = PPOTerms(
-        policy_loss=-jnp.minimum(ratio * example.advantage, held * example.advantage).mean(),
-        value_loss=((now.value - example.value_target) ** 2).mean(),
-        entropy=now.distribution.entropy().mean(),
-        kl=(ratio - 1 - log_ratio).mean(),
-        clipped=(jnp.abs(ratio - 1) > config.clip).mean(dtype=ratio.dtype),
-        loops=now.loop.loops.mean(dtype=ratio.dtype),
-        executed_loops=now.loop.executed.astype(ratio.dtype) / len(ratio),
+        policy_loss=-jnp.minimum(ratio * example.advantage, held * example.advantage),
+        value_loss=(now.value - example.value_target) ** 2,
+        entropy=now.distribution.entropy(),
+        kl=ratio - 1 - log_ratio,
+        clipped=(jnp.abs(ratio - 1) > config.clip).astype(ratio.dtype),
+        loops=now.loop.loops.astype(ratio.dtype),
+        executed_loops=jnp.full_like(ratio, now.loop.executed / len(ratio)),
     )
     loss = terms.policy_loss + config.value_cost * terms.value_loss - config.entropy_cost * terms.entropy
     return loss, jax.lax.stop_gradient(terms)

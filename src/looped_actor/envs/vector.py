@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, Key, PyTree, Shaped, UInt32
 
 from looped_actor.envs.base import Environment
 from looped_actor.loop.rng import Stream, addressed_key, folded
+from looped_actor.loop.state import select_rows
 
 RESET_BLOCK = 32
 """Copies that are started anew together. Resets are rare: they should cost what the few cost, not all."""
@@ -83,8 +84,14 @@ class VectorEnv:
         )
         return VectorState(states, copy, episode, statistics, level_key), self._observe(states)
 
-    def step(self, state: VectorState, actions: Int[Array, " b"]) -> tuple[VectorState, TimeStep]:
-        """One step of every copy; those whose episode ends begin the next one."""
+    def step(
+        self, state: VectorState, actions: Int[Array, " b"], moving: Bool[Array, " b"] | None = None
+    ) -> tuple[VectorState, TimeStep]:
+        """One step of every copy; those whose episode ends begin the next one.
+
+        With `moving`, one step of these; the others stay as they are, and what the time step says of
+        them is not to be looked at.
+        """
         states, outcome = jax.vmap(self.env.step)(state.states, actions)
         before = state.statistics
         episode = EpisodeStatistics(
@@ -92,9 +99,12 @@ class VectorEnv:
         )
         truncated = (episode.length >= self.env.time_limit) & ~outcome.terminated
         final_observation = self._observe(states)
-        after = self._restart(
-            state._replace(states=states, statistics=episode), outcome.terminated | truncated
-        )
+        moved, done = state._replace(states=states, statistics=episode), outcome.terminated | truncated
+        if moving is not None:
+            stepped, stayed = (moved.states, moved.statistics), (state.states, state.statistics)
+            states, statistics = select_rows(moving, stepped, stayed)
+            moved, done = state._replace(states=states, statistics=statistics), done & moving
+        after = self._restart(moved, done)
         timestep = TimeStep(
             self._observe(after.states),
             outcome.reward,

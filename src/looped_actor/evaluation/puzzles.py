@@ -2,7 +2,7 @@
 
 import functools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -11,11 +11,11 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Integer
 
-from looped_actor.algorithms import Weights, deciding
+from looped_actor.algorithms import Acting, Synchronous, Weights, deciding, opened
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.play import Episodes, LevelEnvironment, play_levels
-from looped_actor.loop import HaltingRule
+from looped_actor.evaluation.play import Episodes, LevelEnvironment, Played, play_levels, stream_levels
+from looped_actor.loop import HaltingRule, Streaming
 
 MOST_BINS = 8
 
@@ -31,7 +31,8 @@ class LevelPlayer:
       most_loops: its cap.
       mesh: the devices.
       halting: replaces the rule that the net was trained with.
-      batch: levels played in step on each of them.
+      acting: how decisions are computed. What does not loop is always played in step.
+      batch: levels that each device is given at a time.
     """
 
     env: LevelEnvironment
@@ -40,11 +41,10 @@ class LevelPlayer:
     most_loops: int
     mesh: Mesh
     halting: HaltingRule | None = None
-    batch: int = 256
+    acting: Acting = field(default_factory=Streaming)
+    batch: int = 512
 
-    def play(
-        self, weights: Weights, progress: Callable[[int, int], None] = lambda done, all: None
-    ) -> Episodes:
+    def play(self, weights: Weights, progress: Callable[[int, int], None] = lambda done, all: None) -> Played:
         """An episode of each level, as arrays of this process."""
         at_once = min(self.batch * self.mesh.size, -(-self.levels // self.mesh.size) * self.mesh.size)
         parts = []
@@ -54,20 +54,26 @@ class LevelPlayer:
             part = self._play(self._placed_env, weights, on_every_device(self.mesh, chosen))
             parts.append(jax.tree.map(np.asarray, part))
             progress(min(first + at_once, self.levels), self.levels)
-        return Episodes(*(np.concatenate(field)[: self.levels] for field in zip(*parts, strict=True)))
+        episodes, executed = jax.tree.map(lambda *some: np.concatenate(some), *parts)
+        return Played(jax.tree.map(lambda all: all[: self.levels], episodes), executed)
 
     @functools.cached_property
     def _placed_env(self) -> LevelEnvironment:
         return on_every_device(self.mesh, self.env)
 
     @functools.cached_property
-    def _play(self) -> Callable[..., Episodes]:
-        def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Episodes:
-            episodes = play_levels(
-                env, deciding(self.definition, weights, self.halting), levels, self.most_loops
-            )
+    def _play(self) -> Callable[..., Played]:
+        def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
+            loop = opened(self.definition, weights, self.halting)
+            if loop is not None and isinstance(self.acting, Streaming):
+                played = stream_levels(env, loop, levels, self.most_loops, self.acting)
+            else:
+                execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
+                decide = deciding(self.definition, weights, self.halting, execution)
+                played = play_levels(env, decide, levels, self.most_loops)
+            played = played._replace(executed=played.executed[None])
             # Every process sees all of them, so that all processes report the same.
-            return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), episodes)
+            return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), played)
 
         spread = jax.shard_map(
             play_own,
@@ -79,15 +85,17 @@ class LevelPlayer:
         return jax.jit(spread)
 
 
-def summary(episodes: Episodes, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> Mapping[str, Any]:
+def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> Mapping[str, Any]:
     """Facts about episodes that JSON can hold.
 
     Args:
-      episodes: one for each level.
+      played: an episode for each level.
       optimal_moves: the length of each level's shortest solution, where it is known.
     """
+    episodes = played.episodes
     histogram = episodes.histogram.sum(axis=0)
     facts = _facts(episodes, np.ones(len(episodes.success), bool)) | {
+        "executed_over_asked": int(played.executed.sum()) / max(int(episodes.loops.sum()), 1),
         "capped": float(histogram[-1] / max(histogram.sum(), 1)),
         "loop_histogram": {str(i + 1): int(n) for i, n in enumerate(histogram)},
     }

@@ -99,9 +99,9 @@ class Run:
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
         """Play the held-out levels."""
-        episodes = self._player.play(state.weights)
+        played = self._player.play(state.weights)
         moves = self.held_out.columns.get("moves")
-        return summary(episodes, None if moves is None else moves[: len(episodes.success)])
+        return summary(played, None if moves is None else moves[: len(played.episodes.success)])
 
 
 def level_player(

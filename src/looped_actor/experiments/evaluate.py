@@ -55,7 +55,7 @@ def evaluate_policy(
     count = min(request.count or len(bank), len(bank))
     player = level_player(config, bank, mesh, halting=halting, count=count)
     with jax.enable_x64(config.double_precision):
-        episodes = player.play(weights, progress)
+        played = player.play(weights, progress)
     moves = _optimal_moves(request, bank)
     rule = halting or (config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None)
     facts = {
@@ -67,7 +67,7 @@ def evaluate_policy(
         "time_limit": config.time_limit,
         "max_loops": config.chosen_arm.max_loops if rule is None else rule.max_loops,
         "threshold": rule.threshold if isinstance(rule, PolicyKL) else None,
-        **summary(episodes, None if moves is None else moves[:count]),
+        **summary(played, None if moves is None else moves[:count]),
     }
     if request.baselines:
         facts["baselines"] = baseline_facts(bank, count, config.time_limit)

@@ -12,7 +12,8 @@ from looped_actor.loop.halting import (
 )
 from looped_actor.loop.packing import Packed
 from looped_actor.loop.run import run_loop
-from looped_actor.loop.state import LoopResult, Step
+from looped_actor.loop.state import LoopProblem, LoopResult, Step
+from looped_actor.loop.streaming import OpenLoop, Streamed, Streaming, Thought
 
 __all__ = [
     "Categorical",
@@ -24,12 +25,17 @@ __all__ = [
     "FrozenScan",
     "HaltingRule",
     "LatentResidual",
+    "LoopProblem",
     "LoopResult",
+    "OpenLoop",
     "Packed",
     "PolicyKL",
     "Readout",
     "Step",
     "StopReason",
+    "Streamed",
+    "Streaming",
+    "Thought",
     "UnitGaussian",
     "run_loop",
 ]

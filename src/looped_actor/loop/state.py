@@ -6,7 +6,7 @@ differ only in which loops they compute, and when.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -95,7 +95,7 @@ def advance(problem: LoopProblem, state: LoopState, x: PyTree) -> LoopState:
     outcome = jnp.where(finite, outcome, StopReason.NON_FINITE).astype(state.stop.dtype)
     return LoopState(
         latent=select(accepted, latent, state.latent),
-        observation=jax.tree.map(lambda new, old: select(accepted, new, old), observation, state.observation),
+        observation=select_rows(accepted, observation, state.observation),
         loops=jnp.where(accepted, loop, state.loops),
         stop=jnp.where(state.running, outcome, state.stop),
         divergence=jnp.where(accepted, divergence, state.divergence),
@@ -141,6 +141,11 @@ def pullback(
 def select(chosen: Bool[Array, " b"], yes: Array, no: Array) -> Array:
     """Row by row, `yes` where chosen, else `no`."""
     return jnp.where(chosen.reshape(chosen.shape + (1,) * (yes.ndim - 1)), yes, no)
+
+
+def select_rows(chosen: Bool[Array, " b"], yes: PyTree, no: PyTree) -> Any:
+    """The same for all arrays of a pytree."""
+    return jax.tree.map(lambda yes, no: select(chosen, yes, no), yes, no)
 
 
 def split_floats(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:

@@ -6,10 +6,17 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float, Real
 
-from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult
+from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, OpenLoop
 from looped_actor.models.heads import PolicyHead, ValueHead
-from looped_actor.models.looped import Trunk
+from looped_actor.models.looped import LoopedTrunk, Trunk
 from looped_actor.models.tokenizers import Tokenizer
+
+
+class Decision(NamedTuple):
+    """What is read from latents: a batch of decisions without the way they were reached."""
+
+    distribution: Distribution
+    value: Float[Array, " b"] | None = None
 
 
 class ActorOutput(NamedTuple):
@@ -46,6 +53,10 @@ class PolicyModel(Protocol):
         """Decide for a batch of observations."""
         ...
 
+    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+        """The policy taken apart, to be streamed; None where it does not loop."""
+        ...
+
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision at so many loops."""
         ...
@@ -77,6 +88,17 @@ class _Thinker(nnx.Module):
             record=record,
         )
 
+    def decode(self, latent: Float[Array, "b t d"]) -> Decision:
+        """From latents to decisions."""
+        return Decision(self.policy(latent))
+
+    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+        """The policy taken apart, to be streamed; None where it does not loop."""
+        if not isinstance(self.trunk, LoopedTrunk):
+            return None
+        problem = self.trunk.problem(self.policy, halting)
+        return OpenLoop(self.tokenizer, self.trunk.begin, problem, self.decode)
+
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision at so many loops."""
         definition, state = nnx.split(self.tokenizer)  # the parameters may be shapes only
@@ -96,7 +118,7 @@ class Actor(_Thinker):
     def __call__(self, observation: Any, **options: Any) -> ActorOutput:
         """Decide for a batch of observations. The options are those of `think`."""
         loop = self.think(observation, **options)
-        return ActorOutput(self.policy(loop.latent), loop)
+        return ActorOutput(self.decode(loop.latent).distribution, loop)
 
 
 class ActorCritic(_Thinker):
@@ -110,7 +132,13 @@ class ActorCritic(_Thinker):
     def __call__(self, observation: Any, **options: Any) -> ActorCriticOutput:
         """Decide for and judge a batch of observations. The options are those of `think`."""
         loop = self.think(observation, **options)
-        return ActorCriticOutput(self.policy(loop.latent), self.value(loop.latent), loop)
+        decision = self.decode(loop.latent)
+        assert decision.value is not None
+        return ActorCriticOutput(decision.distribution, decision.value, loop)
+
+    def decode(self, latent: Float[Array, "b t d"]) -> Decision:
+        """From latents to decisions and values."""
+        return Decision(self.policy(latent), self.value(latent))
 
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision and its value at so many loops."""

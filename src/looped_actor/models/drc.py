@@ -129,6 +129,10 @@ class DRC(nnx.Module):
         )
         return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
 
+    def opened(self, halting: HaltingRule | None = None) -> None:
+        """There is nothing to stream: every decision takes the same ticks."""
+        return None
+
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision; the ticks are fixed, so `loops` is not used."""
         convolutions = sum(_multiplications(c, self.grid) for c in self.encoder)

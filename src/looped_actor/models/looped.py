@@ -8,7 +8,15 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Real
 
-from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, PolicyKL, run_loop
+from looped_actor.loop import (
+    Distribution,
+    Execution,
+    HaltingRule,
+    LoopProblem,
+    LoopResult,
+    PolicyKL,
+    run_loop,
+)
 from looped_actor.models.fprm import CoreConfig, FPRMCore
 from looped_actor.models.tokenizers import Tokens
 
@@ -76,15 +84,30 @@ class LoopedTrunk(nnx.Module):
         record: bool = False,
     ) -> LoopResult:
         """Loop each example until the policy that `readout` gives settles."""
+        problem = self.problem(readout, halting)
         return run_loop(
-            lambda z, x: self.core(z, x, tokens.grid),
-            lambda z, x: readout(z),
-            start_like(self.start, tokens.embedding),
-            tokens.embedding,
-            halting=self.halting if halting is None else halting,
+            problem.step,
+            problem.readout,
+            self.begin(tokens),
+            tokens,
+            halting=problem.halting,
             execution=execution,
             expected_loops=expected_loops,
             record=record,
+        )
+
+    def begin(self, tokens: Tokens) -> Float[Array, "b t d"]:
+        """The latent before the first loop."""
+        return start_like(self.start, tokens.embedding)
+
+    def problem(
+        self, readout: Callable[[Float[Array, "b t d"]], Distribution], halting: HaltingRule | None = None
+    ) -> LoopProblem:
+        """What is iterated, and when it stops."""
+        return LoopProblem(
+            step=lambda z, tokens: self.core(z, tokens.embedding, tokens.grid),
+            readout=lambda z, tokens: readout(z),
+            halting=self.halting if halting is None else halting,
         )
 
     def flops(self, tokens: int, loops: float, readout: int) -> float:

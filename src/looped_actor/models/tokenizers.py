@@ -3,8 +3,11 @@
 No parameter of `PlanesTokenizer` depends on the size of the board, so one policy plays them all.
 """
 
+import functools
+from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
@@ -12,10 +15,13 @@ from jaxtyping import Array, Float
 from looped_actor.models.layers import Grid, fan_in_init
 
 
-class Tokens(NamedTuple):
-    """What a tokenizer makes of a batch of observations."""
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("embedding",), meta_fields=("grid",))
+@dataclass(frozen=True)
+class Tokens:
+    """What a tokenizer makes of a batch of observations. A pytree whose grid is static."""
 
-    embedding: Float[Array, "b t d"]
+    embedding: Any
+    """Of every token, `[b, t, d]`; inside a transformation of JAX, whatever stands for it there."""
     grid: Grid | None
     """The board's shape, where tokens 1 .. are its cells, row by row."""
 

@@ -9,7 +9,7 @@ So the same run results on any number of devices, up to the order in which numbe
 import functools
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
@@ -20,10 +20,13 @@ from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from looped_actor.algorithms import (
+    Acting,
     Example,
     LearnerState,
     PPOConfig,
+    PPOTerms,
     RunningStatistics,
+    Synchronous,
     Update,
     Weights,
     advantages,
@@ -32,14 +35,17 @@ from looped_actor.algorithms import (
     new_learner,
     no_statistics,
     normalised_advantage,
+    opened,
     ppo_loss,
     updated,
 )
 from looped_actor.algorithms.collectives import average, total
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device, shardings
 from looped_actor.envs import Environment, VectorEnv, VectorState
+from looped_actor.loop import EarlyExit, Execution, Packed, Streaming
+from looped_actor.loop.packing import MeanGradient, packed_gradient
 from looped_actor.loop.rng import Stream, addressed_key, folded
-from looped_actor.training.rollouts import Players, Rollout, new_players, play
+from looped_actor.training.rollouts import Players, Rollout, new_players, play, stream
 
 
 class OnlineState(NamedTuple):
@@ -112,6 +118,8 @@ class OnlineTrainer:
       iterations: of the whole run, for the schedule of the learning rate.
       mesh: the devices.
       dtype: of parameters and statistics.
+      acting: how decisions are computed when playing. What does not loop is always played in step.
+      learning: how the loops of a minibatch are computed.
     """
 
     config: PPOConfig
@@ -120,6 +128,8 @@ class OnlineTrainer:
     iterations: int
     mesh: Mesh
     dtype: Any = jnp.float32
+    acting: Acting = field(default_factory=Streaming)
+    learning: Execution = field(default_factory=Packed)
 
     def __post_init__(self) -> None:
         groups = math.gcd(self.config.num_envs, self.config.minibatch)
@@ -199,58 +209,70 @@ class OnlineTrainer:
 
     def _iterate_on_each(self, env: Environment, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
         config = self.config
-        vector = VectorEnv(env, config.num_envs)
-        players, rollout = play(
-            vector,
-            state.players,
-            deciding(self.definition, state.weights),
-            state.root,
-            state.iteration * config.rollout_steps,
-            config.rollout_steps,
-        )
+        players, rollout = self._play(env, state)
+        steps = rollout.steps
         judged = advantages(
-            config.reward_scale * rollout.reward,
-            rollout.value,
+            config.reward_scale * steps.reward,
+            steps.value,
             rollout.bootstrap,
-            rollout.terminated,
-            rollout.truncated,
+            steps.terminated,
+            steps.truncated,
             discount=config.discount,
             trace=config.trace,
         )
         examples = Example(
-            rollout.observation,
-            rollout.action,
-            rollout.log_prob,
+            steps.observation,
+            steps.action,
+            steps.log_prob,
             normalised_advantage(judged.advantage, DATA),
             judged.value_target,
-            rollout.loops,
+            steps.loops,
         )
         examples = jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), examples)
 
         def update(learner: LearnerState, chosen: Int[Array, " m"]) -> tuple[LearnerState, Update]:
             minibatch = jax.tree.map(lambda a: a[chosen], examples)
-            return descend(
-                learner,
-                self._optimiser,
-                lambda parameters: ppo_loss(
-                    deciding(self.definition, state.weights._replace(parameters=parameters)),
-                    minibatch,
-                    config,
-                ),
-                DATA,
-            )
+            gradient = self._gradient(state.weights._replace(parameters=learner.parameters), minibatch)
+            return descend(learner, self._optimiser, gradient, DATA)
 
         chosen = minibatches(config, players.envs.copy, state.root, state.iteration)
         learner, updates = jax.lax.scan(update, state.learner, chosen)
         after = OnlineState(
             learner,
             state.fixed,
-            updated(state.statistics, rollout.observation, DATA),
+            updated(state.statistics, steps.observation, DATA),
             players,
             state.iteration + 1,
             state.root,
         )
         return after, _metrics(rollout, judged.value_target, learner, updates)
+
+    def _gradient(self, weights: Weights, minibatch: Example) -> MeanGradient:
+        """Of the loss of this device's part of a minibatch."""
+        execution = EarlyExit() if isinstance(self.learning, Packed) else self.learning
+
+        def loss(parameters: PyTree, examples: Example) -> tuple[Float[Array, " c"], PPOTerms]:
+            policy = weights._replace(parameters=parameters)
+            return ppo_loss(deciding(self.definition, policy, execution=execution), examples, self.config)
+
+        def latents(example: Example) -> Array:
+            return deciding(self.definition, weights)(example.observation).loop.latent
+
+        chunk = batch = len(minibatch.loops)
+        if isinstance(self.learning, Packed):
+            chunk = self.learning.chunk_for(jax.eval_shape(latents, minibatch).size // batch)
+        return packed_gradient(loss, weights.parameters, minibatch, chunk, minibatch.loops)
+
+    def _play(self, env: Environment, state: OnlineState) -> tuple[Players, Rollout]:
+        """A rollout of this device's environments."""
+        vector, steps = VectorEnv(env, self.config.num_envs), self.config.rollout_steps
+        when = (state.root, state.iteration * steps, steps)
+        loop = opened(self.definition, state.weights)
+        if loop is not None and isinstance(self.acting, Streaming):
+            return stream(vector, state.players, loop, *when, self.acting)
+        execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
+        policy = deciding(self.definition, state.weights, execution=execution)
+        return play(vector, state.players, policy, *when)
 
 
 def minibatches(
@@ -283,7 +305,8 @@ def minibatches(
 def _metrics(
     rollout: Rollout, target: Float[Array, "t b"], learner: LearnerState, updates: Update
 ) -> OnlineMetrics:
-    done = rollout.terminated | rollout.truncated
+    steps = rollout.steps
+    done = steps.terminated | steps.truncated
 
     def per_episode(values: Array) -> Float[Array, ""]:
         return total((values * done).sum(), DATA) / total(done.sum(), DATA)
@@ -295,15 +318,14 @@ def _metrics(
     def learned(values: Float[Array, " updates"]) -> Float[Array, ""]:
         return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
 
-    asked = total(rollout.loops.sum(), DATA)
     return OnlineMetrics(
         episodes=total(done.sum(), DATA),
-        success=per_episode(rollout.episode.success),
-        episode_return=per_episode(rollout.episode.returns),
-        episode_length=per_episode(rollout.episode.length),
-        loops=average(rollout.loops.mean(dtype=target.dtype), DATA),
-        capped=average(rollout.capped.mean(dtype=target.dtype), DATA),
-        acting_executed=total(rollout.executed_loops.sum(), DATA) / asked,
+        success=per_episode(steps.episode.success),
+        episode_return=per_episode(steps.episode.returns),
+        episode_length=per_episode(steps.episode.length),
+        loops=average(steps.loops.mean(dtype=target.dtype), DATA),
+        capped=average(steps.capped.mean(dtype=target.dtype), DATA),
+        acting_executed=total(rollout.executed, DATA) / total(rollout.asked, DATA),
         learning_executed=learned(updates.terms.executed_loops) / learned(updates.terms.loops),
         loss=learned(updates.loss),
         policy_loss=learned(updates.terms.policy_loss),
@@ -312,7 +334,7 @@ def _metrics(
         kl=learned(updates.terms.kl),
         clipped=learned(updates.terms.clipped),
         gradient_norm=learned(updates.gradient_norm),
-        explained_variance=1 - spread(target - rollout.value) / spread(target),
+        explained_variance=1 - spread(target - steps.value) / spread(target),
         skipped_updates=learner.skipped,
         skipped_in_a_row=learner.skipped_in_a_row,
     )

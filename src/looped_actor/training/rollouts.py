@@ -1,4 +1,9 @@
-"""The feed of online learning: environments played side by side by the policy as it is."""
+"""The feed of online learning: environments played side by side by the policy as it is.
+
+`stream` is how it is done; `play` is the obvious way, in step, and the oracle. An action depends on the
+environment's number and the step, never on the device, the batch or the order in which it was computed, so
+both give the same rollout.
+"""
 
 from typing import Any, NamedTuple
 
@@ -9,8 +14,9 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped, UInt32
 from looped_actor.algorithms import Decide
 from looped_actor.envs import VectorEnv, VectorState
 from looped_actor.envs.vector import EpisodeStatistics
-from looped_actor.loop import StopReason
+from looped_actor.loop import OpenLoop, StopReason, Streaming, Thought
 from looped_actor.loop.rng import Stream, addressed_key, folded
+from looped_actor.loop.state import select_rows
 
 
 class Players(NamedTuple):
@@ -23,25 +29,34 @@ class Players(NamedTuple):
     """Loops of each one's last decision: a good guess at its next."""
 
 
-class Rollout(NamedTuple):
-    """What was seen, done and brought about. Time-major."""
+class Transition(NamedTuple):
+    """What was seen, done and brought about in one step."""
 
-    observation: PyTree[Shaped[Array, "t b ..."]]
-    action: Shaped[Array, "t b ..."]
-    log_prob: Float[Array, "t b"]
-    value: Float[Array, "t b"]
-    reward: Float[Array, "t b"]
-    terminated: Bool[Array, "t b"]
-    truncated: Bool[Array, "t b"]
-    loops: Int[Array, "t b"]
-    capped: Bool[Array, "t b"]
+    observation: PyTree[Shaped[Array, "..."]]
+    action: Shaped[Array, "..."]
+    log_prob: Float[Array, "*t b"]
+    value: Float[Array, "*t b"]
+    reward: Float[Array, "*t b"]
+    terminated: Bool[Array, "*t b"]
+    truncated: Bool[Array, "*t b"]
+    loops: Int[Array, "*t b"]
+    capped: Bool[Array, "*t b"]
     """Whether the cap ended the thought."""
-    executed_loops: Float[Array, " t"]
-    """Loops that the hardware computed in each step, for all rows."""
     episode: EpisodeStatistics
-    """Of the episodes that are under way, or end in the step. Each field is t b."""
+    """Of the episodes that are under way, or end in the step."""
+
+
+class Rollout(NamedTuple):
+    """So many steps of every environment."""
+
+    steps: Transition
+    """Time-major."""
     bootstrap: Float[Array, " b"]
     """Value of the state after the last step."""
+    asked: Int[Array, ""]
+    """Loops of all thoughts, those about the state after the last step included."""
+    executed: Int[Array, ""]
+    """Loops that the hardware computed for them."""
 
 
 def new_players(vector: VectorEnv, root: UInt32[Array, "2"]) -> Players:
@@ -58,38 +73,113 @@ def play(
     first_step: Int[Array, ""],
     steps: int,
 ) -> tuple[Players, Rollout]:
-    """So many steps of every environment, by actions drawn from the policy.
+    """So many steps of every environment, all in step, by actions drawn from the policy."""
 
-    An action depends on the environment's number and the step, never on the device, the batch or the
-    order in which it was computed.
+    def think(players: Players) -> tuple[Thought, Array]:
+        decision = policy(players.observation, expected_loops=players.loops)
+        return Thought(decision, decision.loop.loops, decision.loop.stop), decision.loop.executed
+
+    def one(players: Players, step: Int[Array, ""]) -> tuple[Players, tuple[Transition, Array]]:
+        thought, executed = think(players)
+        players, transition = _act(vector, players, thought, root, step)
+        return players, (transition, executed)
+
+    players, (transitions, executed) = jax.lax.scan(one, players, first_step + jnp.arange(steps))
+    last, last_executed = think(players)
+    asked = transitions.loops.sum() + last.loops.sum()
+    return players, Rollout(transitions, last.decision.value, asked, executed.sum() + last_executed)
+
+
+class _Table(NamedTuple):
+    """A rollout under way, in which every environment is at a step of its own."""
+
+    players: Players
+    step: Int[Array, " b"]
+    transitions: Transition
+    bootstrap: Float[Array, " b"]
+
+
+def stream(
+    vector: VectorEnv,
+    players: Players,
+    loop: OpenLoop,
+    root: UInt32[Array, "2"],
+    first_step: Int[Array, ""],
+    steps: int,
+    streaming: Streaming,
+) -> tuple[Players, Rollout]:
+    """The rollout of `play`, in about the time that its loops ask for.
+
+    An environment thinks `steps` times to act, and once more for the value of the state it has come to.
     """
-    action_key = addressed_key(root, Stream.ACTION)
 
-    def decide(players: Players) -> Any:
-        return policy(players.observation, expected_loops=players.loops)
+    def observe(table: _Table, row: Int[Array, " s"]) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[row], table.players.observation)
 
-    def one(players: Players, step: Int[Array, ""]) -> tuple[Players, tuple]:
-        decision = decide(players)
+    def settle(table: _Table, ended: Bool[Array, " b"], thought: Thought) -> tuple[_Table, Bool[Array, " b"]]:
+        acting = ended & (table.step < steps)
+        players, transition = _act(vector, table.players, thought, root, first_step + table.step, acting)
+        # As a choice over all steps, since a scatter would be a loop over the rows on CPU.
+        here = acting & (jnp.arange(steps)[:, None] == table.step)
 
-        def draw(distribution: Any, copy: Int[Array, ""]) -> Array:
-            return distribution.sample(jax.random.wrap_key_data(folded(action_key, copy, step)))
+        def write(one: Array, all: Array) -> Array:
+            return jnp.where(here.reshape(here.shape + (1,) * (one.ndim - 1)), one, all)
 
-        action = jax.vmap(draw)(decision.distribution, players.envs.copy)
-        envs, timestep = vector.step(players.envs, action)
-        seen = (
-            players.observation,
-            action,
-            decision.distribution.log_prob(action),
-            decision.value,
-            timestep.reward.astype(decision.value.dtype),
-            timestep.terminated,
-            timestep.truncated,
-            decision.loop.loops,
-            decision.loop.stop == StopReason.CAP,
-            decision.loop.executed.astype(decision.value.dtype),
-            timestep.episode,
+        table = _Table(
+            players,
+            table.step + ended,
+            jax.tree.map(write, transition, table.transitions),
+            jnp.where(ended & ~acting, thought.decision.value, table.bootstrap),
         )
-        return Players(envs, timestep.observation, decision.loop.loops), seen
+        return table, table.step <= steps
 
-    players, seen = jax.lax.scan(one, players, first_step + jnp.arange(steps))
-    return players, Rollout(*seen, bootstrap=decide(players).value)
+    def unthought(players: Players) -> Transition:
+        decision = loop.decode(loop.start(loop.embed(players.observation)))
+        thought = Thought(decision, players.loops, players.loops)
+        return _act(vector, players, thought, root, first_step)[1]
+
+    rows = len(players.loops)
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), jax.eval_shape(unthought, players)
+    )
+    begin = _Table(players, jnp.zeros(rows, jnp.int32), nothing, jnp.zeros_like(nothing.value[0]))
+    end = streaming.run(loop, begin, rows, observe, settle)
+    table: _Table = end.table
+    return table.players, Rollout(table.transitions, table.bootstrap, end.asked, end.executed)
+
+
+def _act(
+    vector: VectorEnv,
+    players: Players,
+    thought: Thought,
+    root: UInt32[Array, "2"],
+    step: Int[Array, "*b"],
+    acting: Bool[Array, " b"] | None = None,
+) -> tuple[Players, Transition]:
+    """Carry out the decisions of all environments, or of some."""
+    action_key = addressed_key(root, Stream.ACTION)
+    decision = thought.decision
+
+    def draw(distribution: Any, copy: Int[Array, ""], step: Int[Array, ""]) -> Array:
+        return distribution.sample(jax.random.wrap_key_data(folded(action_key, copy, step)))
+
+    steps = jnp.broadcast_to(step, players.loops.shape)
+    action = jax.vmap(draw)(decision.distribution, players.envs.copy, steps)
+    envs, timestep = vector.step(players.envs, action, acting)
+    transition = Transition(
+        players.observation,
+        action,
+        decision.distribution.log_prob(action),
+        decision.value,
+        timestep.reward.astype(decision.value.dtype),
+        timestep.terminated,
+        timestep.truncated,
+        thought.loops,
+        thought.stop == StopReason.CAP,
+        timestep.episode,
+    )
+    observation, loops = timestep.observation, thought.loops
+    if acting is not None:
+        before = players.observation, players.loops
+        observation, loops = select_rows(acting, (observation, loops), before)
+    return Players(envs, observation, loops), transition

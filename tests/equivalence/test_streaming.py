@@ -1,0 +1,196 @@
+"""Streaming against playing in step, and its slots against a simulation of them in plain Python."""
+
+import functools
+import itertools
+import math
+import os
+import pathlib
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from hypothesis import given
+from hypothesis import strategies as st
+
+from looped_actor import load_policy
+from looped_actor.algorithms import deciding, opened
+from looped_actor.envs import VectorEnv
+from looped_actor.evaluation import play as levels_play
+from looped_actor.evaluation.play import play_levels, stream_levels
+from looped_actor.experiments.build import environment
+from looped_actor.experiments.policies import build_net, definition_of
+from looped_actor.levels import starter_bank
+from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
+from looped_actor.loop.halting import PolicyKL
+from looped_actor.loop.state import LoopProblem
+from looped_actor.training.rollouts import new_players, play, stream
+from tiny import tiny
+
+ENVS, STEPS = 10, 7
+ROOT = pathlib.Path(__file__).parents[2]
+POLICIES = {"boxoban": "results/micro_boxoban", "rush-hour": "results/micro_rush_hour"}
+# Every game with every number of slots where there is time: THOROUGH=1.
+THOROUGH = bool(os.environ.get("THOROUGH"))
+GAMES_AND_SLOTS = (
+    list(itertools.product(POLICIES, (1, 2, 3, 5, ENVS, None)))
+    if THOROUGH
+    else [("boxoban", 3), ("boxoban", ENVS), ("rush-hour", 1), ("rush-hour", None)]
+)
+
+
+@functools.cache
+def policy(task, dtype):
+    """A trained policy, since the depth of untrained ones hardly varies, and an environment."""
+    trained = load_policy(ROOT / POLICIES[task])
+    bank = starter_bank(task)
+    config = replace(trained.config, time_limit=9)
+    weights = jax.tree.map(lambda a: a.astype(dtype), trained.weights)
+    return definition_of(config), weights, environment(config, bank, 40)
+
+
+@functools.cache
+def in_step(task, dtype):
+    """The rollout of the oracle, from environments that are in the middle of their episodes."""
+    definition, weights, env = policy(task, dtype)
+    vector = VectorEnv(env, ENVS)
+    root = jax.random.key_data(jax.random.key(5))
+
+    @jax.jit
+    def run(weights):
+        frozen = deciding(definition, weights, execution=FrozenScan())
+        players, _ = play(vector, new_players(vector, root), frozen, root, jnp.int32(0), 4)
+        return players, play(vector, players, frozen, root, jnp.int32(4), STEPS)
+
+    return vector, root, *run(weights)
+
+
+@pytest.mark.parametrize(("task", "slots"), GAMES_AND_SLOTS)
+def test_a_streamed_rollout_is_the_one_in_step(task, slots, x64):
+    definition, weights, _ = policy(task, jnp.float64)
+    vector, root, before, (players, rollout) = in_step(task, jnp.float64)
+
+    @jax.jit
+    def run(weights):
+        loop = opened(definition, weights)
+        return stream(vector, before, loop, root, jnp.int32(4), STEPS, Streaming(slots))
+
+    our_players, ours = run(weights)
+    loops = rollout.steps.loops
+    assert len(np.unique(loops)) > 2  # or there would be nothing to stream
+    assert bool(rollout.steps.truncated.any())  # and episodes end on the way
+    for found, expected in zip(
+        jax.tree.leaves((our_players, ours.steps, ours.bootstrap)),
+        jax.tree.leaves((players, rollout.steps, rollout.bootstrap)),
+        strict=True,
+    ):
+        assert found.dtype == expected.dtype
+        if jnp.issubdtype(found.dtype, jnp.floating):
+            np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-12)
+        else:
+            np.testing.assert_array_equal(found, expected)
+    assert int(ours.asked) == int(rollout.asked)
+    assert int(ours.asked) <= int(ours.executed)
+    assert int(rollout.executed) == 8 * ENVS * (STEPS + 1)
+
+
+@pytest.mark.parametrize(("task", "slots"), GAMES_AND_SLOTS[1::2])
+def test_streamed_levels_are_those_in_step(task, slots, x64, monkeypatch):
+    monkeypatch.setattr(levels_play, "LEAST_AT_PLAY", 12)  # fewer than there are levels: others queue
+    definition, weights, env = policy(task, jnp.float64)
+    levels = jnp.array([*range(39, 0, -1), -1, -1, -1])
+
+    @jax.jit
+    def both(weights):
+        frozen = deciding(definition, weights, execution=FrozenScan())
+        streamed = stream_levels(env, opened(definition, weights), levels, 8, Streaming(slots))
+        return play_levels(env, frozen, levels, 8), streamed
+
+    expected, found = both(weights)
+    assert found.episodes.length[-3:].tolist() == [0, 0, 0]
+    for ours, theirs in zip(found.episodes, expected.episodes, strict=True):
+        np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    asked = int(found.episodes.loops.sum())
+    assert asked <= int(found.executed) < int(expected.executed)
+
+
+def counting(depths):
+    """A loop whose latent counts, and whose example n stops after as many loops as `depths[n]` says."""
+
+    class Asked(PolicyKL):
+        def observe(self, latent, x, readout):
+            return x
+
+        def divergence(self, before, now):
+            return depths[now].astype(jnp.float32)
+
+        def converged(self, loop, divergence):
+            return loop >= divergence
+
+    problem = LoopProblem(lambda z, x: z + 1, lambda z, x: Categorical(z[:, None]), Asked(max_loops=99))
+    return OpenLoop(
+        embed=lambda observation: observation,
+        start=lambda x: jnp.zeros(len(x)),
+        problem=problem,
+        decode=lambda latent: latent,
+    )
+
+
+def simulated(depths, slots):
+    """Loops that the hardware computes, for rows that think as often as there are depths for them."""
+    rows, thoughts = depths.shape
+    waiting, ended, busy, done, executed = list(range(rows)), [], {}, [0] * rows, 0
+
+    def fill(size):
+        while waiting and len(busy) < size:
+            row = waiting.pop(0)
+            busy[row] = depths[row, done[row]]
+
+    half = math.ceil(slots / 2)
+    for size, few in ((slots, half), (half, math.ceil(half / 2)), (math.ceil(half / 2), 0)):
+        while len(waiting) + len(ended) + len(busy) > few:
+            waiting = sorted(waiting + [row for row in ended if done[row] < thoughts])
+            ended = []
+            fill(size)
+            while busy and (len(busy) == size or not ended):
+                executed += size
+                busy = {row: left - 1 for row, left in busy.items()}
+                for row in [row for row, left in busy.items() if left == 0]:
+                    del busy[row]
+                    ended.append(row)
+                    done[row] += 1
+                fill(size)
+    return executed
+
+
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 9), st.integers(0, 2**31))
+def test_no_slot_stays_free_that_a_row_could_use(rows, thoughts, slots, seed):
+    depths = np.random.default_rng(seed).integers(1, 12, (rows, thoughts))
+    slots = min(slots, rows)
+
+    def settle(table, ended, thought):
+        done, total = table
+        done = done + ended
+        return (done, total + jnp.where(ended, thought.decision, 0)), done < thoughts
+
+    loop = counting(jnp.asarray(depths.reshape(-1)))
+    table = (jnp.zeros(rows, jnp.int32), jnp.zeros(rows))
+    end = Streaming(slots).run(loop, table, rows, lambda table, row: row * thoughts + table[0][row], settle)
+    np.testing.assert_array_equal(end.table[1], depths.sum(axis=1))  # each thought went as deep as it should
+    assert int(end.asked) == depths.sum()
+    assert int(end.executed) == simulated(depths, slots)
+    if slots == 1:
+        assert int(end.executed) == int(end.asked)
+
+
+def test_a_stream_needs_a_slot():
+    with pytest.raises(ValueError, match="slots is 0; it must be at least 1"):
+        Streaming(0)
+
+
+def test_what_does_not_loop_is_not_opened():
+    for arm in ("iso-flops", "drc"):
+        config = tiny("boxoban", arm)
+        assert build_net(config, nnx.Rngs(0)).opened() is None
