@@ -3,6 +3,7 @@
 One mesh axis, `DATA`, over every device of every process: one laptop core and a pod run one program.
 """
 
+import math
 import os
 from typing import Any
 
@@ -27,6 +28,16 @@ def all_devices(count: int | None = None) -> Mesh:
             raise ValueError(f"{count} devices were asked for, and there are {fewest}")
         devices = [device for some in own.values() for device in some[:count]]
     return Mesh(np.array(devices), (DATA,), axis_types=(AxisType.Auto,))
+
+
+MOST_CORES = 8
+"""Cores of a CPU that become devices unless more are asked for."""
+
+
+def _own_cores() -> int:
+    """Cores that this process may use, rounded down to a power of two, which divides more batches."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return min(MOST_CORES, 2 ** int(math.log2(cores)))
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:
@@ -58,7 +69,9 @@ def start_devices(
     On clusters that JAX knows (TPU pods, Slurm, Open MPI) `coordinator="auto"` finds the rest out.
 
     Args:
-      devices: how many of each process to use. Cores of a CPU count: each becomes a device.
+      devices: how many of each process to use; on a CPU, how many to make of its cores. Default: all
+        accelerators, or all cores of a CPU: nets of this size do not use two cores well, and two devices
+        of a core each are nearly twice as fast. Several processes make one each.
       coordinator: host:port of process 0, "auto", or None for a computation of one process.
       processes: how many there are.
       process: which one this is.
@@ -68,6 +81,8 @@ def start_devices(
         if not 1 <= devices <= max(cores, 8):
             raise ValueError(f"{devices} devices: there must be at least 1, and no more than there are")
         jax.config.update("jax_num_cpu_devices", devices)
+    elif coordinator is None:
+        jax.config.update("jax_num_cpu_devices", _own_cores())
     if coordinator == "auto":
         jax.distributed.initialize()
     elif coordinator is not None:

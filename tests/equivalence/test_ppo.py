@@ -9,7 +9,7 @@ import pytest
 
 from looped_actor import Categorical
 from looped_actor.algorithms import Example, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
-from looped_actor.loop.packing import MeanGradient, packed_gradient
+from looped_actor.loop import MeanGradient, Packed, mean_gradient
 from looped_actor.training.online import minibatches
 
 BATCH, FEATURES, ACTIONS = 24, 5, 3
@@ -51,7 +51,7 @@ def numpy_loss(weights, example):
 def net_of(weights):
     def decide(observation, *, expected_loops):
         outputs = observation @ weights
-        loop = SimpleNamespace(loops=expected_loops, executed=expected_loops.sum())
+        loop = SimpleNamespace(loops=expected_loops, executed_to_learn=expected_loops.sum())
         return SimpleNamespace(
             distribution=Categorical(outputs[:, :ACTIONS]), value=outputs[:, ACTIONS], loop=loop
         )
@@ -65,11 +65,11 @@ def test_loss_and_gradient_equal_numpy(case, x64):
     expected, clipped = numpy_loss(weights, example)
     assert 0 < clipped < BATCH  # both branches of the minimum are at work
 
-    def loss(weights, examples):
+    def loss(weights, examples, execution):
         return ppo_loss(net_of(weights), examples, CONFIG)
 
     # 24 examples in chunks of at most 7, of which the last is not full.
-    found, terms, gradient = packed_gradient(loss, jnp.asarray(weights), arrays, 7, arrays.loops)
+    found, terms, gradient = mean_gradient(loss, jnp.asarray(weights), arrays, Packed(7), latent_size=1)
     assert abs(found - expected) < 1e-12
     assert abs(terms.clipped * BATCH - clipped) < 1e-12
     for place in np.ndindex(weights.shape):

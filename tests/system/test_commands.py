@@ -21,11 +21,14 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean, cwd=ROOT)
 
 
-@pytest.mark.parametrize("command", [[], ["models"], ["bench"], ["bench", "loop"]])
+BENCHES = [["bench", name] for name in ("loop", "act", "train", "eval")]
+
+
+@pytest.mark.parametrize("command", [[], ["models"], ["bench"], *BENCHES])
 def test_help_is_fast_and_shows_an_example(command):
     done = run(*COMMAND, *command, "--help")
     assert done.returncode == 0, done.stderr
-    if command in (["models"], ["bench", "loop"]):
+    if command == ["models"] or command in BENCHES:
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 
 

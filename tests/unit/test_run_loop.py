@@ -1,6 +1,7 @@
 """Bad arguments get answers that a person can act on; odd ones get the right result."""
 
 import dataclasses
+import itertools
 
 import jax
 import jax.numpy as jnp
@@ -19,6 +20,7 @@ from looped_actor.loop import (
     UnitGaussian,
     run_loop,
 )
+from looped_actor.loop.packing import CHUNKS_AT_ONCE, _even_chunks
 
 Z0, X = jnp.zeros((4, 3)), jnp.ones((4, 3))
 
@@ -133,3 +135,15 @@ def test_a_batch_of_loops_may_be_mapped():
     for i, single in enumerate(one_by_one):
         np.testing.assert_array_equal(together.loops[i], single.loops)
         np.testing.assert_allclose(together.latent[i], single.latent)
+
+
+def test_chunks_leave_little_to_be_padded():
+    for batch, wish in itertools.product((1, 3, 7, 64, 100, 128, 257, 1024), (1, 2, 6, 9, 16, 100)):
+        size, count = _even_chunks(batch, wish)
+        part = size * count
+        assert 1 <= size <= wish
+        assert 1 <= count <= CHUNKS_AT_ONCE
+        padding = -batch % part
+        assert padding <= 0.1 * batch + 1, (batch, wish)
+        if batch % 64 == 0 and wish >= 2:
+            assert padding == 0

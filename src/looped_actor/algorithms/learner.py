@@ -7,7 +7,7 @@ import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms.collectives import all_finite, average, keep_if
-from looped_actor.loop.packing import MeanGradient
+from looped_actor.loop import MeanGradient
 
 
 class LearnerState(NamedTuple):

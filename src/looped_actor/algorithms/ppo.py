@@ -102,7 +102,7 @@ class PPOTerms(NamedTuple):
     """Whether the ratio left the clipping range."""
     loops: Float[Array, "*b"]
     executed_loops: Float[Array, "*b"]
-    """Loops that the hardware computed, spread evenly over the batch; `loops` were asked for."""
+    """Loops that the hardware computed, forward and back, spread evenly; `loops` were asked for."""
 
 
 def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float[Array, " b"], PPOTerms]:
@@ -118,7 +118,7 @@ def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float
         kl=ratio - 1 - log_ratio,
         clipped=(jnp.abs(ratio - 1) > config.clip).astype(ratio.dtype),
         loops=now.loop.loops.astype(ratio.dtype),
-        executed_loops=jnp.full_like(ratio, now.loop.executed / len(ratio)),
+        executed_loops=jnp.full_like(ratio, now.loop.executed_to_learn / len(ratio)),
     )
     loss = terms.policy_loss + config.value_cost * terms.value_loss - config.entropy_cost * terms.entropy
     return loss, jax.lax.stop_gradient(terms)

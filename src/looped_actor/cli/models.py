@@ -32,7 +32,6 @@ def models(
     from looped_actor.evaluation.compute import count_parameters, update_memory
     from looped_actor.experiments.arms import arms_for, paper_core
     from looped_actor.experiments.tasks import TASKS
-    from looped_actor.loop import Packed
 
     if batch < 1:
         raise ValueError(f"--batch is {batch}; it must be at least 1")
@@ -51,7 +50,7 @@ def models(
                 "flops_at_1": model.flops(one, 1) if arm.adaptive else None,
                 "flops_at_mean": model.flops(one, mean) if arm.adaptive and mean else None,
                 "flops_at_max": model.flops(one, all_loops),
-                "update_bytes": update_memory(model, chosen.observation(batch), Packed()).activations,
+                "update_bytes": update_memory(model, chosen.observation(batch)).activations,
             }
     if as_json:
         print(json.dumps({"task": task, "batch": batch, "mean_loops": mean, "arms": rows}))

@@ -62,7 +62,7 @@ def train(
       change: Other fields to change, as ppo.learning_rate=3e-4. --dry-run lists all fields.
       out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
-      devices: Use so many devices of each process; on a CPU, make so many of its cores.
+      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
       coordinator: Of several processes: host:port of the first, or auto on a cluster that JAX knows.
       processes: How many processes there are.
       process: Which one this is, counted from 0.
@@ -100,7 +100,7 @@ def resume(
 
     Args:
       run: The folder of the run.
-      devices: Use so many devices of each process; on a CPU, make so many of its cores.
+      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
       coordinator: Of several processes: host:port of the first, or auto on a cluster that JAX knows.
       processes: How many processes there are.
       process: Which one this is, counted from 0.
@@ -148,7 +148,7 @@ def evaluate(
       threshold: Another KL below which to halt.
       count: Play only the first so many levels.
       baselines: Play also at random and greedily, which is slow.
-      devices: Use so many devices of each process; on a CPU, make so many of its cores.
+      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
       out: A file for the JSON.
       as_json: Print JSON instead of a table.
     """
@@ -261,7 +261,8 @@ def _training_bar(config: "RunConfig", shown: bool):
 
         def show(report: "Report") -> None:
             nonlocal begun
-            numbers = [f"{report.steps_per_second:,.0f} steps/s", f"{report.loops:.1f} loops"]
+            loops = f"{report.loops:.1f} loops, {report.utilisation:.0%} of those computed"
+            numbers = [f"{report.steps_per_second:,.0f} steps/s", loops]
             if not math.isnan(report.success):  # no episode may have ended
                 numbers.append(f"success {report.success:.0%}")
             if report.evaluated is not None:

@@ -1,13 +1,14 @@
 """What a policy costs: parameters, floating-point operations, and memory."""
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Real
 
-from looped_actor.loop import Execution
+from looped_actor.loop import Execution, FixedLoops, FrozenScan, MeanGradient, Packed, mean_gradient
 from looped_actor.models import ActorCriticOutput, ActorOutput, PolicyModel
 
 
@@ -31,24 +32,78 @@ def update_memory(model: PolicyModel, observation: Any, execution: Execution | N
     Args:
       model: the policy; abstract (from `nnx.eval_shape`) or real.
       observation: the minibatch, arrays or their shapes.
-      execution: how a loop runs.
+      execution: how its loops run. Default: `Packed()`.
     """
-    definition, trained, fixed = nnx.split(model, nnx.Param, ...)
-
-    def loss(trained: nnx.State, fixed: nnx.State, observation: Any) -> Float[Array, ""]:
-        return surrogate_loss(nnx.merge(definition, trained, fixed)(observation, execution=execution))
-
+    _, trained, fixed = nnx.split(model, nnx.Param, ...)
     shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (trained, fixed, observation))
-    plan = jax.jit(jax.grad(loss)).lower(*shapes).compile().memory_analysis()
+    gradient = jax.jit(surrogate_gradient(model, execution or Packed()))
+    plan = gradient.lower(*shapes).compile().memory_analysis()
     if plan is None:
         raise RuntimeError(f"the {jax.default_backend()} backend does not tell how much memory it plans")
     return UpdateMemory(plan.argument_size_in_bytes, plan.temp_size_in_bytes)
 
 
-def surrogate_loss(output: ActorOutput | ActorCriticOutput) -> Float[Array, ""]:
-    """A stand-in for a learner's loss, for measuring: it pulls on every output that a learner does."""
+def compiled_flops(model: PolicyModel, observation: Any) -> float:
+    """What XLA's cost analysis counts for one decision, the looped arm's at one loop.
+
+    It counts what is not linear algebra too, so it exceeds `model.flops` by a few percent at most. A loop
+    whose end depends on the data is counted once, so this cannot be asked for more loops.
+    """
+    definition, state = nnx.split(model)
+
+    def decide(state: nnx.State, observation: Any) -> Any:
+        once = {"halting": FixedLoops(1), "execution": FrozenScan()}
+        return nnx.merge(definition, state)(observation, **once)[:-1]  # without the way it was reached
+
+    shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape, a.dtype), (state, observation))
+    counted = jax.jit(decide).lower(*shapes).cost_analysis()
+    assert counted is not None
+    return counted["flops"]
+
+
+def surrogate_gradient(model: PolicyModel, execution: Execution) -> Callable[..., MeanGradient]:
+    """The gradient of `surrogate_loss`, as a learner would take it.
+
+    A function of the trained parameters, the fixed ones, the observations, and a guess of their loops.
+    """
+    definition = nnx.split(model)[0]
+
+    def gradient(
+        trained: nnx.State, fixed: nnx.State, observation: Any, expected_loops: Array | None = None
+    ) -> MeanGradient:
+        def decide(trained: nnx.State, observation: Any, execution: Execution) -> Any:
+            return nnx.merge(definition, trained, fixed)(observation, execution=execution)
+
+        def loss(trained: nnx.State, observation: Any, execution: Execution) -> tuple[Array, LoopCount]:
+            output = decide(trained, observation, execution)
+            asked, executed = output.loop.loops, output.loop.executed_to_learn
+            return surrogate_loss(output), LoopCount(asked, jnp.full(asked.shape, executed / len(asked)))
+
+        latent = jax.eval_shape(lambda: decide(trained, observation, execution).loop.latent)
+        return mean_gradient(
+            loss,
+            trained,
+            observation,
+            execution,
+            latent_size=latent.size // latent.shape[0],
+            expected_loops=expected_loops,
+        )
+
+    return gradient
+
+
+class LoopCount(NamedTuple):
+    """Of each example, or their mean."""
+
+    asked: Real[Array, "*b"]
+    executed: Real[Array, "*b"]
+    """By the hardware, spread evenly over the examples that were computed together."""
+
+
+def surrogate_loss(output: ActorOutput | ActorCriticOutput) -> Float[Array, " b"]:
+    """A stand-in for a learner's loss of each example: it pulls on every output that a learner does."""
     policy = output.distribution
-    loss = jnp.mean(policy.log_prob(jax.lax.stop_gradient(policy.mode()))) - 0.01 * jnp.mean(policy.entropy())
+    loss = policy.log_prob(jax.lax.stop_gradient(policy.mode())) - 0.01 * policy.entropy()
     if isinstance(output, ActorCriticOutput):
-        loss += 0.25 * jnp.mean(output.value**2)
+        loss += 0.25 * output.value**2
     return loss

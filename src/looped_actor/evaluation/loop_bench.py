@@ -4,7 +4,6 @@ The weights are random and the depths are drawn, so the question is about the en
 contestants take turns in one run and the minimum of each counts, because machines are noisy.
 """
 
-import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -13,25 +12,15 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array
 
-from looped_actor.evaluation.compute import surrogate_loss
-from looped_actor.loop import (
-    Distribution,
-    Execution,
-    FrozenScan,
-    LoopResult,
-    Packed,
-    PolicyKL,
-    Readout,
-    run_loop,
-)
+from looped_actor.evaluation.asked import DISTRIBUTIONS, MAX_LOOPS, AskedActorCritic
+from looped_actor.evaluation.compute import surrogate_gradient
+from looped_actor.loop import Execution, FrozenScan, LoopResult, Packed
 from looped_actor.loop.packing import default_chunk
 from looped_actor.models import (
     ActorCritic,
-    ActorCriticOutput,
     CoreConfig,
     LoopedTrunk,
     PlanesTokenizer,
@@ -39,64 +28,6 @@ from looped_actor.models import (
     Stack,
     ValueHead,
 )
-from looped_actor.models.looped import start_like
-
-MAX_LOOPS = 16
-
-
-@dataclass(frozen=True)
-class DepthDistribution:
-    """Loops asked for: a share at the cap, the others around a mean, as trained policies show it."""
-
-    at_cap: float
-    mean_below: float
-    deviation: float
-
-    def draw(self, count: int) -> Int[np.ndarray, " n"]:
-        """`count` depths in random order. Stratified, so that the mean hardly depends on the count."""
-        capped = round(self.at_cap * count)
-        normal = statistics.NormalDist(self.mean_below, self.deviation)
-        free = count - capped
-        below = [round(normal.inv_cdf((i + 0.5) / free)) for i in range(free)]
-        depths = np.concatenate([np.clip(below, 2, MAX_LOOPS - 1), np.full(capped, MAX_LOOPS)])
-        return np.random.default_rng(0).permutation(depths).astype(np.int32)
-
-
-# Means of 9.8, 15.1 and 4. The paper's policies: 91% of Boxoban's decisions stop before loop 16 and
-# 21% of Rush Hour's, so the mean of those that do is (9.8 - 0.09 x 16) / 0.91, and so on.
-DISTRIBUTIONS = {
-    "boxoban": DepthDistribution(at_cap=0.09, mean_below=9.19, deviation=2.8),
-    "rush_hour": DepthDistribution(at_cap=0.79, mean_below=11.7, deviation=2.0),
-    "easy": DepthDistribution(at_cap=0.0, mean_below=4.0, deviation=1.2),
-}
-
-
-class _Asked(NamedTuple):
-    """The input of an example, and the depth that the benchmark asks of it."""
-
-    embedding: Float[Array, "b t d"]
-    depth: Int[Array, " b"]
-
-
-class _Observed(NamedTuple):
-    policy: Distribution
-    depth: Int[Array, " b"]
-
-
-@dataclass(frozen=True)
-class _AskedLoops(PolicyKL):
-    """All the work of `PolicyKL`, and then the decision to stop at the depth asked for."""
-
-    def observe(self, latent: Float[Array, "b ..."], x: Any, readout: Readout) -> Any:
-        return _Observed(super().observe(latent, x, readout), x.depth)
-
-    def divergence(self, before: Any, now: Any) -> Float[Array, " b"]:
-        # The KL decides nothing here, but XLA must not find that out.
-        kl = super().divergence(before.policy, now.policy)
-        return jnp.where(jnp.isnan(kl), kl, now.depth)
-
-    def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
-        return loop >= divergence
 
 
 @dataclass(frozen=True)
@@ -174,48 +105,23 @@ class _FrozenInChunks:
 
         results = jax.lax.map(lambda part: FrozenScan().run(problem, *part), jax.tree.map(cut, (z0, x)))
         joined = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in results[:4])
-        return LoopResult(*joined, executed=results.executed.sum())
+        executed = results.executed.sum()
+        return LoopResult(*joined, executed=executed, executed_back=executed)
 
 
 class _Gradient(NamedTuple):
-    """The gradient of a loss, not yet compiled, and the parameters to take it at."""
+    """A gradient, not yet compiled, and the parameters to take it at."""
 
     function: Any
-    trained: nnx.State
+    parameters: tuple[nnx.State, nnx.State]
 
     def compile(self, *data: Array) -> Callable:
-        return partial(self.function.lower(self.trained, *data).compile(), self.trained)
+        return partial(self.function.lower(*self.parameters, *data).compile(), *self.parameters)
 
 
-def _looped_gradient(model: ActorCritic, execution: Execution) -> _Gradient:
-    definition, trained, fixed = nnx.split(model, nnx.Param, ...)
-
-    def loss(trained: nnx.State, observation: Array, depth: Array, expected: Array) -> tuple[Array, Array]:
-        model = nnx.merge(definition, trained, fixed)
-        tokens, trunk = model.tokenizer(observation), model.trunk
-        assert isinstance(trunk, LoopedTrunk)
-        loop = run_loop(
-            lambda z, x: trunk.core(z, x.embedding, tokens.grid),
-            lambda z, x: model.policy(z),
-            start_like(trunk.start, tokens.embedding),
-            _Asked(tokens.embedding, depth),
-            halting=_AskedLoops(max_loops=MAX_LOOPS),
-            execution=execution,
-            expected_loops=expected,
-        )
-        output = ActorCriticOutput(model.policy(loop.latent), model.value(loop.latent), loop)
-        return surrogate_loss(output), loop.executed
-
-    return _Gradient(jax.jit(jax.grad(loss, has_aux=True)), trained)
-
-
-def _stack_gradient(model: ActorCritic) -> _Gradient:
-    definition, trained, fixed = nnx.split(model, nnx.Param, ...)
-
-    def loss(trained: nnx.State, observation: Array) -> Array:
-        return surrogate_loss(nnx.merge(definition, trained, fixed)(observation))
-
-    return _Gradient(jax.jit(jax.grad(loss)), trained)
+def _gradient(model: Any, execution: Execution) -> _Gradient:
+    _, trained, fixed = nnx.split(model, nnx.Param, ...)
+    return _Gradient(jax.jit(surrogate_gradient(model, execution)), (trained, fixed))
 
 
 def bench_loop(
@@ -236,17 +142,21 @@ def bench_loop(
         name: depth + bench.expectation_error * jax.random.normal(key, depth.shape)
         for name, depth in depths.items()
     }
-    looped = _model(bench, lambda core, rngs: LoopedTrunk(core, rngs=rngs))
+    looped = AskedActorCritic(_model(bench, lambda core, rngs: LoopedTrunk(core, rngs=rngs)))
     stack = _model(bench, lambda core, rngs: Stack(core, MAX_LOOPS, rngs=rngs))
+    asking = {
+        name: jnp.concatenate([observation, jnp.full((*shape[:3], 1), depth[:, None, None, None])], axis=-1)
+        for name, depth in depths.items()
+    }
     # The frozen scan costs the same whatever the depths.
-    some = (observation, depths["boxoban"], expected["boxoban"])
+    some = (asking["boxoban"], expected["boxoban"])
     to_compile = {
-        "packed": (_looped_gradient(looped, Packed(bench.packed_chunk)), some),
-        "frozen": (_looped_gradient(looped, FrozenScan()), some),
-        "iso-flops": (_stack_gradient(stack), (observation,)),
+        "packed": (_gradient(looped, Packed(bench.packed_chunk)), some),
+        "frozen": (_gradient(looped, FrozenScan()), some),
+        "iso-flops": (_gradient(stack, Packed(bench.packed_chunk)), (observation,)),
     }
     if bench.cache_control:
-        frozen_in_chunks = _looped_gradient(looped, _FrozenInChunks(bench.packed_chunk))
+        frozen_in_chunks = _gradient(looped, _FrozenInChunks(bench.packed_chunk))
         to_compile["frozen in chunks"] = (frozen_in_chunks, some)
     compiled = {}
     for name, (gradient, data) in to_compile.items():
@@ -254,9 +164,9 @@ def bench_loop(
         compiled[name] = gradient.compile(*data)
     packed = compiled.pop("packed")
     contestants = {name: partial(run, *to_compile[name][1]) for name, run in compiled.items()}
-    contestants |= {name: partial(packed, observation, depths[name], expected[name]) for name in depths}
+    contestants |= {name: partial(packed, asking[name], expected[name]) for name in depths}
     seconds = bench.seconds - (time.perf_counter() - begin)
-    times, results = _take_turns(contestants, bench.rounds, seconds, progress)
+    times, results = take_turns(contestants, bench.rounds, seconds, progress)
     return {
         name: LoopTiming(
             mean_loops=float(depth.mean()),
@@ -265,13 +175,13 @@ def bench_loop(
             packed_over_frozen_in_chunks=(
                 times[name] / times["frozen in chunks"] if bench.cache_control else None
             ),
-            executed_over_asked=int(results[name][1]) / int(depth.sum()),
+            executed_over_asked=float(results[name].terms.executed / results[name].terms.asked),
         )
         for name, depth in depths.items()
     }
 
 
-def _take_turns(
+def take_turns(
     contestants: dict[str, Callable[[], Any]],
     rounds: int,
     seconds: float,

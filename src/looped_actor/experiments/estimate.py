@@ -9,7 +9,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from looped_actor.evaluation.compute import count_parameters, surrogate_loss, update_memory
+from looped_actor.evaluation.compute import (
+    count_parameters,
+    surrogate_gradient,
+    surrogate_loss,
+    update_memory,
+)
 from looped_actor.experiments.config import RunConfig
 from looped_actor.experiments.policies import build_net
 from looped_actor.loop import Packed
@@ -58,7 +63,7 @@ def estimate(config: RunConfig, devices: int) -> Estimate:
         flops_per_decision=flops,
         flops_per_step=flops * (1 + PASSES_OF_AN_UPDATE * ppo.epochs),
         rollout_bytes=ppo.steps_per_iteration * (board + 7 * 4 + 3),
-        update_bytes=update_memory(net, config.puzzle.observation(per_device), Packed()).activations,
+        update_bytes=update_memory(net, config.puzzle.observation(per_device)).activations,
         state_bytes=3 * 4 * parameters,
         iterations=config.iterations,
         updates=config.iterations * ppo.updates_per_iteration,
@@ -73,12 +78,12 @@ def _timed(config: RunConfig, net: Any, examples: int) -> tuple[float, float]:
     shape = config.puzzle.observation(examples).shape
     observation = jax.random.bernoulli(jax.random.key(0), 0.3, shape).astype(jnp.float32)
 
-    def loss(parameters: nnx.State, observation: Array) -> Array:
+    def decide(parameters: nnx.State, fixed: nnx.State, observation: Array) -> Array:
         net = nnx.merge(definition, parameters, fixed)
         return surrogate_loss(net(observation, execution=Packed()))
 
-    decide, learn = jax.jit(loss), jax.jit(jax.grad(loss))
-    seconds = [_fastest(lambda f=f: f(parameters, observation)) / examples for f in (decide, learn)]
+    works = jax.jit(decide), jax.jit(surrogate_gradient(net, Packed()))
+    seconds = [_fastest(lambda f=f: f(parameters, fixed, observation)) / examples for f in works]
     return seconds[0], seconds[1]
 
 

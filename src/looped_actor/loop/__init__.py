@@ -10,7 +10,7 @@ from looped_actor.loop.halting import (
     Readout,
     StopReason,
 )
-from looped_actor.loop.packing import Packed
+from looped_actor.loop.packing import MeanGradient, Packed, mean_gradient
 from looped_actor.loop.run import run_loop
 from looped_actor.loop.state import LoopProblem, LoopResult, Step
 from looped_actor.loop.streaming import OpenLoop, Streamed, Streaming, Thought
@@ -27,6 +27,7 @@ __all__ = [
     "LatentResidual",
     "LoopProblem",
     "LoopResult",
+    "MeanGradient",
     "OpenLoop",
     "Packed",
     "PolicyKL",
@@ -37,5 +38,6 @@ __all__ = [
     "Streaming",
     "Thought",
     "UnitGaussian",
+    "mean_gradient",
     "run_loop",
 ]

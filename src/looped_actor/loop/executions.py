@@ -103,7 +103,7 @@ class FrozenScan:
         start = begin(watched, jax.lax.stop_gradient(z0), jax.lax.stop_gradient(x))
         end, latents = jax.lax.scan(body, start._replace(latent=z0), None, length=problem.halting.max_loops)
         executed = jnp.int32(problem.halting.max_loops * z0.shape[0])
-        return LoopResult(end.latent, end.loops, end.stop, end.divergence, executed, latents)
+        return LoopResult(end.latent, end.loops, end.stop, end.divergence, executed, executed, latents)
 
 
 def _commit_value(
@@ -220,7 +220,23 @@ def _until_all_stopped(
         computed = jnp.arange(max_loops) < loops[:, None] - 1
         computed = computed.reshape(computed.shape + (1,) * (z0.ndim - 1))
         latents = jnp.where(computed, after, end.latent[:, None])
-    return _Trace(LoopResult(end.latent, end.loops, end.stop, end.divergence, loops * size, latents), trail)
+    back = _rows_by_depth(end.loops).loops.max(axis=1) * size
+    result = LoopResult(end.latent, end.loops, end.stop, end.divergence, loops * size, back, latents)
+    return _Trace(result, trail)
+
+
+class _RowsByDepth(NamedTuple):
+    """Examples in new chunks of like depth: where each was, and how deep it went."""
+
+    chunk: Int[Array, "n c"]
+    place: Int[Array, "n c"]
+    loops: Int[Array, "n c"]
+
+
+def _rows_by_depth(loops: Int[Array, "n c"]) -> _RowsByDepth:
+    size = loops.shape[1]
+    order = jnp.argsort(loops.reshape(-1)).reshape(loops.shape)
+    return _RowsByDepth(order // size, order % size, loops[order // size, order % size])
 
 
 def _early_exit_forward(pure, record, parameters, z0, x):
@@ -230,20 +246,26 @@ def _early_exit_forward(pure, record, parameters, z0, x):
 
 def _early_exit_backward(pure, record, saved, cotangents):
     parameters, x, trail, loops, stop = saved
+    # Going forward, chunks were of examples that were expected to go equally deep. Now it is known.
+    rows = _rows_by_depth(loops)
 
     def zeros(tree: PyTree) -> list[Array]:
         return [jnp.zeros_like(leaf) for leaf in split_floats(tree)[0]]
 
-    def run_chunk(into_parameters: list[Array], inputs: tuple) -> tuple[list[Array], tuple]:
-        chunk, x, loops, stop, cotangent = inputs
-        broken = stop == StopReason.NON_FINITE
-        deepest = loops.max()
+    def run_chunk(into_parameters: list[Array], rows: _RowsByDepth) -> tuple[list[Array], tuple]:
+        def taken(leaf: Array) -> Array:
+            return leaf[rows.chunk, rows.place]
+
+        x_here, cotangent = jax.tree.map(taken, (x, cotangents.latent))
+        broken = taken(stop) == StopReason.NON_FINITE
+        deepest = rows.loops[-1]
 
         def body(i: Int[Array, ""], sums: Pullback) -> Pullback:
             loop = deepest - 1 - i
-            accepted = loop < loops
+            accepted = loop < rows.loops
+            latent = trail[rows.chunk, loop, rows.place]
             back = pullback(
-                pure.step, parameters.step, trail[chunk, loop], x, accepted, broken & ~accepted, sums.latent
+                pure.step, parameters.step, latent, x_here, accepted, broken & ~accepted, sums.latent
             )
             return Pullback(
                 parameters=jax.tree.map(jnp.add, sums.parameters, back.parameters),
@@ -251,14 +273,13 @@ def _early_exit_backward(pure, record, saved, cotangents):
                 inputs=jax.tree.map(jnp.add, sums.inputs, back.inputs),
             )
 
-        back = jax.lax.fori_loop(0, deepest, body, Pullback(into_parameters, cotangent, zeros(x)))
+        back = jax.lax.fori_loop(0, deepest, body, Pullback(into_parameters, cotangent, zeros(x_here)))
         return back.parameters, (back.latent, back.inputs)
 
-    into_parameters, (into_z0, into_inputs) = jax.lax.scan(
-        run_chunk,
-        zeros(parameters.step),
-        (jnp.arange(len(trail)), x, loops, stop, cotangents.latent),
-    )
+    into_parameters, per_row = jax.lax.scan(run_chunk, zeros(parameters.step), rows)
+    shape = loops.shape
+    came_to = jnp.argsort((rows.chunk * shape[1] + rows.place).reshape(-1)).reshape(shape)
+    into_z0, into_inputs = jax.tree.map(lambda leaf: leaf[came_to // shape[1], came_to % shape[1]], per_row)
     into_step = cotangent_like(parameters.step, into_parameters)
     return _Parameters(into_step, readout=None), into_z0, cotangent_like(x, into_inputs)
 

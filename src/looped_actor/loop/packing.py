@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
-from looped_actor.loop.executions import early_exit_in_chunks
+from looped_actor.loop.executions import Execution, early_exit_in_chunks
 from looped_actor.loop.state import LoopProblem, LoopResult
 
 
@@ -55,11 +55,17 @@ class Packed:
         latents = None
         if results.latents is not None:
             latents = jnp.moveaxis(unpack(jnp.moveaxis(results.latents, 1, 2)), 0, 1)
-        return LoopResult(latent, loops, stop, divergence, results.executed.sum(), latents)
+        executed, executed_back = results.executed.sum(), results.executed_back.sum()
+        return LoopResult(latent, loops, stop, divergence, executed, executed_back, latents)
 
 
-Loss = Callable[[PyTree, PyTree], tuple[Float[Array, " c"], Any]]
-"""Parameters and examples to the loss of each example, and a pytree of numbers to report of each."""
+Loss = Callable[[PyTree, PyTree, Execution], tuple[Float[Array, " b"], Any]]
+"""Of parameters and examples, with the execution that the policy in it is to run by: the loss of each
+example, and a pytree of numbers to report of each."""
+
+
+CHUNKS_AT_ONCE = 8
+"""At most, that go forward before they go back, to be sorted anew by the depths that they turned out to have."""
 
 
 class MeanGradient(NamedTuple):
@@ -71,46 +77,52 @@ class MeanGradient(NamedTuple):
     gradient: PyTree
 
 
-def packed_gradient(
+def mean_gradient(
     loss: Loss,
     parameters: PyTree,
     examples: PyTree[Shaped[Array, "b ..."]],
-    chunk: int,
+    execution: Execution,
+    *,
+    latent_size: int,
     expected_loops: Real[Array, " b"] | None = None,
 ) -> MeanGradient:
-    """The gradient of a mean loss, taken chunk by chunk: `Packed` for a whole learner.
+    """The gradient of a mean loss over a minibatch, for any learner.
 
-    `Packed` chunks the loop, so all latents of a minibatch wait for its loss. Here a chunk goes forward,
-    through the loss and back before the next begins, and only sums remain of it: the same gradient, in
-    the memory of one chunk. It needs a loss that is a mean over examples.
+    By `Packed`, it is taken a few chunks at a time. Inside a net, `Packed` chunks the loop alone, and all
+    latents of the minibatch wait for its loss; here these few go forward, through the loss and back before
+    the next begin, and only sums remain of them. The gradient is the same, in the memory of a few chunks.
 
     Args:
-      loss: of each example. A policy in it should run by `EarlyExit`.
+      loss: of each example.
       parameters: to differentiate by.
       examples: the minibatch.
-      chunk: the largest number of examples that are computed together.
+      execution: how its loops run.
+      latent_size: numbers in the latent of an example.
       expected_loops: a guess of each example's depth. Only ever changes the time it takes.
     """
     batch = jax.tree.leaves(examples)[0].shape[0]
-    cut = _cut(batch, chunk, expected_loops)
-    weight = (jnp.arange(cut.rows.size) < batch).reshape(cut.rows.shape)
+    part, within = batch, execution
+    if isinstance(execution, Packed):
+        chunk, count = _even_chunks(batch, execution.chunk_for(latent_size))
+        part, within = chunk * count, Packed(chunk)
+    cut = _cut(batch, part, expected_loops)
+    real = (jnp.arange(cut.rows.size) < batch).reshape(cut.rows.shape)
 
-    def mean_of_chunk(parameters: PyTree, rows: Int[Array, " c"], weight: Bool[Array, " c"]) -> tuple:
-        losses, terms = loss(parameters, jax.tree.map(lambda leaf: leaf[rows], examples))
+    def share_of_chunk(parameters: PyTree, rows: Int[Array, " c"], real: Bool[Array, " c"]) -> tuple:
+        losses, terms = loss(parameters, jax.tree.map(lambda leaf: leaf[rows], examples), within)
 
-        def mean(values: Float[Array, " c"]) -> Float[Array, ""]:
-            return jnp.where(weight, values, 0).sum() / batch
+        def share(values: Real[Array, " c"]) -> Float[Array, ""]:
+            return jnp.where(real, values, 0).sum() / batch
 
-        return mean(losses), jax.lax.stop_gradient(jax.tree.map(mean, terms))
+        return share(losses), jax.lax.stop_gradient(jax.tree.map(share, terms))
 
-    def add_chunk(sums: MeanGradient, rows_and_weight: tuple) -> tuple[MeanGradient, None]:
-        take = jax.value_and_grad(mean_of_chunk, has_aux=True)
-        (value, terms), gradient = take(parameters, *rows_and_weight)
+    def add_chunk(sums: MeanGradient, chunk: tuple) -> tuple[MeanGradient, None]:
+        (value, terms), gradient = jax.value_and_grad(share_of_chunk, has_aux=True)(parameters, *chunk)
         return jax.tree.map(jnp.add, sums, MeanGradient(value, terms, gradient)), None
 
-    shapes = jax.eval_shape(mean_of_chunk, parameters, cut.rows[0], weight[0])
+    shapes = jax.eval_shape(share_of_chunk, parameters, cut.rows[0], real[0])
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (*shapes, parameters))
-    return jax.lax.scan(add_chunk, MeanGradient(*nothing), (cut.rows, weight))[0]
+    return jax.lax.scan(add_chunk, MeanGradient(*nothing), (cut.rows, real))[0]
 
 
 class _Cut(NamedTuple):
@@ -135,14 +147,26 @@ def _cut(batch: int, chunk: int, expected_loops: Real[Array, " b"] | None) -> _C
 def default_chunk(latent_size: int) -> int:
     """Examples to loop together, for examples whose latent holds `latent_size` numbers.
 
-    On CPU, about 25,000 numbers at once: what a loop makes of them then stays in a core's cache, and
-    few loops are wasted on neighbours. Measured on two cores: for examples of 101 x 128 numbers,
-    chunks of 2 were the fastest in most runs and 4 in others; for 26 x 32, chunks of 16, with 32
-    within 5%. An accelerator wants enough to be busy; its 4,000,000 is a guess, not measured.
+    On CPU, about 16,000 numbers at once, and at least two examples: what a loop makes of them then stays
+    in a core's cache, and few loops are wasted on neighbours. Measured on two cores: for examples of
+    101 x 128 numbers, chunks of 2 were the fastest in most runs and 4 in others; for 43 x 32, chunks of 8,
+    and 16 by 7% slower. An accelerator wants enough to be busy; its 4,000,000 is a guess, not measured.
     """
-    return max(1, round(numbers_at_once() / latent_size))
+    if jax.default_backend() == "cpu":
+        return max(2, round(16_000 / latent_size))
+    return max(1, round(4_000_000 / latent_size))
 
 
-def numbers_at_once() -> int:
-    """Of the latents that are looped together. See `default_chunk`."""
-    return 25_000 if jax.default_backend() == "cpu" else 4_000_000
+def _even_chunks(batch: int, chunk: int) -> tuple[int, int]:
+    """The size of a chunk, and how many go forward together, that leave the least of a batch to be padded.
+
+    Chunks may be half as large as wished, no less; of equals, the larger.
+    """
+    chunk = min(chunk, batch)
+    sizes = range(chunk, (chunk - 1) // 2, -1)
+    counts = range(min(CHUNKS_AT_ONCE, -(-batch // chunk)), 0, -1)
+
+    def padded(even: tuple[int, int]) -> int:
+        return -(-batch // (even[0] * even[1])) * even[0] * even[1]
+
+    return min(((size, count) for size in sizes for count in counts), key=padded)

@@ -39,8 +39,18 @@ class LoopResult(NamedTuple):
     """The halting rule's divergence at the last loop."""
     executed: Int[Array, ""]
     """Loops the hardware computed for the whole batch; `loops.sum()` of them were asked for."""
+    executed_back: Int[Array, ""]
+    """The same for its gradient, where one is taken."""
     latents: Float[Array, "l b ..."] | None = None
     """On request, the latent after every loop up to the cap, constant once an example stopped."""
+
+    @property
+    def executed_to_learn(self) -> Float[Array, ""]:
+        """Loops computed for value and gradient, weighted by their work.
+
+        A loop is computed forward, and going back once more and then back, which is twice the work.
+        """
+        return (self.executed + 3 * self.executed_back) / 4
 
 
 class LoopState(NamedTuple):

@@ -125,6 +125,7 @@ class DRC(nnx.Module):
             stop=jnp.full(batch, StopReason.CAP, jnp.int32),
             divergence=jnp.full(batch, jnp.inf, encoding.dtype),
             executed=jnp.int32(self.config.ticks * batch),
+            executed_back=jnp.int32(self.config.ticks * batch),
             latents=jax.lax.stop_gradient(latents) if record else None,
         )
         return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)

@@ -61,6 +61,7 @@ class Stack(nnx.Module):
             stop=jnp.full(batch, StopReason.CAP, jnp.int32),
             divergence=jnp.full(batch, jnp.inf, x.dtype),
             executed=jnp.int32(self.copies * batch),
+            executed_back=jnp.int32(self.copies * batch),
             latents=latents,
         )
 

@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh
+from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Int, PyTree, UInt32
 
 from looped_actor.algorithms import (
     Acting,
+    Decide,
     Example,
     LearnerState,
     PPOConfig,
@@ -42,8 +43,7 @@ from looped_actor.algorithms import (
 from looped_actor.algorithms.collectives import average, total
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device, shardings
 from looped_actor.envs import Environment, VectorEnv, VectorState
-from looped_actor.loop import EarlyExit, Execution, Packed, Streaming
-from looped_actor.loop.packing import MeanGradient, packed_gradient
+from looped_actor.loop import Execution, MeanGradient, Packed, Streaming, mean_gradient
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.training.rollouts import Players, Rollout, new_players, play, stream
 
@@ -83,6 +83,8 @@ class OnlineMetrics(NamedTuple):
     """Loops that the hardware computed for each that was asked for, when acting."""
     learning_executed: Float[Array, ""]
     """The same when learning."""
+    utilisation: Float[Array, ""]
+    """Of all loops that the hardware computed, the share that was asked for."""
     loss: Float[Array, ""]
     policy_loss: Float[Array, ""]
     value_loss: Float[Array, ""]
@@ -105,6 +107,17 @@ SPECS = OnlineState(
     iteration=EVERYWHERE,
     root=EVERYWHERE,
 )
+
+
+class Programs(NamedTuple):
+    """What runs on the devices."""
+
+    iterate: Any
+    """Environment and state to the next state and metrics."""
+    play: Any
+    """Environment and state to players and rollout."""
+    learn: Any
+    """State, players and rollout to the next state and metrics."""
 
 
 @dataclass(frozen=True)
@@ -174,10 +187,11 @@ class OnlineTrainer:
 
     def iterate(self, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
         """One rollout and the updates from it."""
-        return self._iterate(self._placed_env, state)
+        return self.programs.iterate(self.placed_env, state)
 
     @functools.cached_property
-    def _placed_env(self) -> Environment:
+    def placed_env(self) -> Environment:
+        """The environment on all devices."""
         return on_every_device(self.mesh, self.env)
 
     @functools.cached_property
@@ -197,20 +211,30 @@ class OnlineTrainer:
         return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(0))))[0]
 
     @functools.cached_property
-    def _iterate(self) -> Callable[[Environment, OnlineState], tuple[OnlineState, OnlineMetrics]]:
-        spread = jax.shard_map(
-            self._iterate_on_each,
-            mesh=self.mesh,
-            in_specs=(EVERYWHERE, SPECS),
-            out_specs=(SPECS, EVERYWHERE),
-            check_vma=False,  # the loop's while_loop and custom VJP do not track what varies over devices
-        )
-        return jax.jit(spread)
+    def programs(self) -> "Programs":
+        """An iteration as jitted functions: whole, and its halves."""
 
-    def _iterate_on_each(self, env: Environment, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
-        config = self.config
-        players, rollout = self._play(env, state)
-        steps = rollout.steps
+        def on_each(work: Callable, given: Any, gives: Any) -> Any:
+            # The loop's while_loop and custom VJP do not track what varies over devices.
+            spread = jax.shard_map(work, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
+            return jax.jit(spread)
+
+        def iterate(env: Environment, state: OnlineState) -> tuple[OnlineState, OnlineMetrics]:
+            return self._learn(state, *self._play(env, state))
+
+        steps: Any = PartitionSpec(None, DATA)
+        rollout = Rollout(steps, ROWS, ROWS, ROWS)
+        return Programs(
+            iterate=on_each(iterate, (EVERYWHERE, SPECS), (SPECS, EVERYWHERE)),
+            play=on_each(self._play, (EVERYWHERE, SPECS), (SPECS.players, rollout)),
+            learn=on_each(self._learn, (SPECS, SPECS.players, rollout), (SPECS, EVERYWHERE)),
+        )
+
+    def _learn(
+        self, state: OnlineState, players: Players, rollout: Rollout
+    ) -> tuple[OnlineState, OnlineMetrics]:
+        """The updates from a rollout."""
+        config, steps = self.config, rollout.steps
         judged = advantages(
             config.reward_scale * steps.reward,
             steps.value,
@@ -245,23 +269,28 @@ class OnlineTrainer:
             state.iteration + 1,
             state.root,
         )
-        return after, _metrics(rollout, judged.value_target, learner, updates)
+        return after, _metrics(config, rollout, judged.value_target, learner, updates)
 
     def _gradient(self, weights: Weights, minibatch: Example) -> MeanGradient:
         """Of the loss of this device's part of a minibatch."""
-        execution = EarlyExit() if isinstance(self.learning, Packed) else self.learning
 
-        def loss(parameters: PyTree, examples: Example) -> tuple[Float[Array, " c"], PPOTerms]:
-            policy = weights._replace(parameters=parameters)
-            return ppo_loss(deciding(self.definition, policy, execution=execution), examples, self.config)
+        def policy(parameters: PyTree, execution: Execution) -> Decide:
+            return deciding(self.definition, weights._replace(parameters=parameters), execution=execution)
 
-        def latents(example: Example) -> Array:
-            return deciding(self.definition, weights)(example.observation).loop.latent
+        def loss(parameters: PyTree, examples: Example, execution: Execution) -> tuple[Array, PPOTerms]:
+            return ppo_loss(policy(parameters, execution), examples, self.config)
 
-        chunk = batch = len(minibatch.loops)
-        if isinstance(self.learning, Packed):
-            chunk = self.learning.chunk_for(jax.eval_shape(latents, minibatch).size // batch)
-        return packed_gradient(loss, weights.parameters, minibatch, chunk, minibatch.loops)
+        latent = jax.eval_shape(
+            lambda: policy(weights.parameters, self.learning)(minibatch.observation).loop.latent
+        )
+        return mean_gradient(
+            loss,
+            weights.parameters,
+            minibatch,
+            self.learning,
+            latent_size=latent.size // latent.shape[0],
+            expected_loops=minibatch.loops,
+        )
 
     def _play(self, env: Environment, state: OnlineState) -> tuple[Players, Rollout]:
         """A rollout of this device's environments."""
@@ -269,10 +298,13 @@ class OnlineTrainer:
         when = (state.root, state.iteration * steps, steps)
         loop = opened(self.definition, state.weights)
         if loop is not None and isinstance(self.acting, Streaming):
-            return stream(vector, state.players, loop, *when, self.acting)
-        execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
-        policy = deciding(self.definition, state.weights, execution=execution)
-        return play(vector, state.players, policy, *when)
+            players, rollout = stream(vector, state.players, loop, *when, self.acting)
+        else:
+            execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
+            policy = deciding(self.definition, state.weights, execution=execution)
+            players, rollout = play(vector, state.players, policy, *when)
+        counts = {"asked": rollout.asked[None], "executed": rollout.executed[None]}
+        return players, rollout._replace(**counts)
 
 
 def minibatches(
@@ -303,7 +335,7 @@ def minibatches(
 
 
 def _metrics(
-    rollout: Rollout, target: Float[Array, "t b"], learner: LearnerState, updates: Update
+    config: PPOConfig, rollout: Rollout, target: Float[Array, "t b"], learner: LearnerState, updates: Update
 ) -> OnlineMetrics:
     steps = rollout.steps
     done = steps.terminated | steps.truncated
@@ -318,6 +350,11 @@ def _metrics(
     def learned(values: Float[Array, " updates"]) -> Float[Array, ""]:
         return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
 
+    asked, executed = total(rollout.asked.sum(), DATA), total(rollout.executed.sum(), DATA)
+    examples = config.epochs * config.steps_per_iteration
+    learning_asked, learning_executed = (
+        examples * learned(per_example) for per_example in (updates.terms.loops, updates.terms.executed_loops)
+    )
     return OnlineMetrics(
         episodes=total(done.sum(), DATA),
         success=per_episode(steps.episode.success),
@@ -325,8 +362,9 @@ def _metrics(
         episode_length=per_episode(steps.episode.length),
         loops=average(steps.loops.mean(dtype=target.dtype), DATA),
         capped=average(steps.capped.mean(dtype=target.dtype), DATA),
-        acting_executed=total(rollout.executed, DATA) / total(rollout.asked, DATA),
-        learning_executed=learned(updates.terms.executed_loops) / learned(updates.terms.loops),
+        acting_executed=executed / asked,
+        learning_executed=learning_executed / learning_asked,
+        utilisation=(asked + learning_asked) / (executed + learning_executed),
         loss=learned(updates.loss),
         policy_loss=learned(updates.terms.policy_loss),
         value_loss=learned(updates.terms.value_loss),

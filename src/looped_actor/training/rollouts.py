@@ -53,9 +53,9 @@ class Rollout(NamedTuple):
     """Time-major."""
     bootstrap: Float[Array, " b"]
     """Value of the state after the last step."""
-    asked: Int[Array, ""]
-    """Loops of all thoughts, those about the state after the last step included."""
-    executed: Int[Array, ""]
+    asked: Int[Array, "*d"]
+    """Loops of all thoughts, those about the state after the last step included; on each device."""
+    executed: Int[Array, "*d"]
     """Loops that the hardware computed for them."""
 
 

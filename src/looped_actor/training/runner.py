@@ -62,6 +62,8 @@ class Report(NamedTuple):
     steps_per_second: float
     success: float
     loops: float
+    utilisation: float
+    """Of the loops that the hardware computed, the share that was asked for."""
     evaluated: float | None
     """Success of the last evaluation."""
 
@@ -132,6 +134,7 @@ def run(
                         rate,
                         numbers["success"],
                         numbers["loops"],
+                        numbers["utilisation"],
                         evaluated,
                     )
                 )
