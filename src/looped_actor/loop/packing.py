@@ -65,7 +65,7 @@ example, and a pytree of numbers to report of each."""
 
 
 CHUNKS_AT_ONCE = 8
-"""At most, that go forward before they go back, to be sorted anew by the depths that they turned out to have."""
+"""At most, that go forward before they go back, to be sorted anew by the depths they turned out to have."""
 
 
 class MeanGradient(NamedTuple):
