@@ -51,6 +51,19 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
+def test_a_run_can_be_timed(finished):
+    done = run(
+        *COMMAND, "bench", "train", str(finished), "--quick", "--json", "--devices", "1", **UNOPTIMISED
+    )
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    for work in (facts, facts["rollout"], facts["update"]):
+        assert 1 <= work["mean_loops"] <= work["max_loops"] == 4
+        assert work["executed_over_asked"] >= 1
+        assert min(work["over_frozen"], work["over_bare"], work["iso_flops_over_frozen"]) > 0
+    assert facts["work"] == "iteration"
+
+
 def test_a_folder_holds_all_of_a_run(finished):
     rows = rows_of(finished)
     assert [int(row["steps"]) for row in rows] == [128 * i for i in range(1, 7)]

@@ -6,15 +6,19 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 
-from looped_actor import Categorical
+from looped_actor import Categorical, Packed
 from looped_actor.envs import Boxoban
+from looped_actor.evaluation.asked import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.play import play_levels
 from looped_actor.evaluation.puzzles import length_bins, summary
+from looped_actor.experiments.policies import build_net
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
+from tiny import tiny
 
 
 @pytest.mark.parametrize(
@@ -87,6 +91,19 @@ def test_each_level_is_played_once_by_the_rules():
             assert int(played.histogram[level].sum()) == steps
             weighted = (np.asarray(played.histogram[level]) * np.arange(1, 6)).sum()
             assert int(played.loops[level]) == weighted
+
+
+def test_a_benchmark_s_policy_thinks_as_long_as_it_is_asked_to():
+    depths = jnp.array(DISTRIBUTIONS["boxoban"].draw(500))
+    assert abs(float(depths.mean()) - 9.8) < 0.1
+    env = AskedDepths(Boxoban(starter_bank("boxoban").on_device(40)), depths, time_limit=6)
+    net = AskedActorCritic(build_net(tiny("boxoban"), nnx.Rngs(0)))
+    state = jax.vmap(env.start)(jnp.arange(30))
+    state, _ = jax.vmap(env.step)(state, jnp.zeros(30, int))
+    observation = jax.vmap(env.observe)(state)
+    loops = net(observation.astype(jnp.float32), execution=Packed(8)).loop.loops
+    np.testing.assert_array_equal(loops, observation[:, 0, 0, -1])
+    assert len(np.unique(loops)) > 5
 
 
 def test_a_summary_adds_up():

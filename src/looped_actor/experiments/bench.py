@@ -20,7 +20,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from looped_actor.algorithms import Acting, PPOConfig, Synchronous, Weights, no_statistics, opened
+from looped_actor.algorithms import PPOConfig, Synchronous, Weights, no_statistics, opened
 from looped_actor.devices import EVERYWHERE, on_every_device
 from looped_actor.evaluation.asked import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.evaluation.loop_bench import take_turns
@@ -32,7 +32,7 @@ from looped_actor.experiments.policies import build_net
 from looped_actor.experiments.presets import preset
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.levels.batches import default_workers
-from looped_actor.loop import Execution, FrozenScan, OpenLoop, Packed, Streaming
+from looped_actor.loop import FrozenScan, OpenLoop
 from looped_actor.loop.packing import default_chunk
 from looped_actor.loop.streaming import default_slots
 from looped_actor.training.online import OnlineState, OnlineTrainer
@@ -99,7 +99,7 @@ def asked_work(loops: str, quick: bool) -> Work:
     """The paper's net with random weights on 10x10 boards, asked for depths of a distribution."""
     ppo = PPOConfig(num_envs=64, rollout_steps=8, minibatch=128, epochs=1)
     if quick:
-        ppo = PPOConfig(num_envs=32, rollout_steps=2, minibatch=64, epochs=1)
+        ppo = PPOConfig(num_envs=32, rollout_steps=1, minibatch=32, epochs=1)
     config = replace(preset("boxoban", "paper"), ppo=ppo, time_limit=5 if quick else 16)
     env = environment(config, starter_bank("boxoban"))
     depths = jnp.asarray(DISTRIBUTIONS[loops].draw(4096))
@@ -144,12 +144,8 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
     config = work.config
     stack = replace(config, arm="iso-flops")
 
-    def make(
-        world: World, build: Callable, trained: Weights | None, acting: Acting, learning: Execution
-    ) -> _Contestant:
-        trainer = OnlineTrainer(
-            config.ppo, world.train, build, config.iterations, mesh, acting=acting, learning=learning
-        )
+    def make(world: World, build: Callable, trained: Weights | None) -> _Contestant:
+        trainer = OnlineTrainer(config.ppo, world.train, build, config.iterations, mesh)
         state = trainer.begin(seed=0)
         planes = state.players.observation.shape[-1]
         # Random weights do not scale observations: a depth that is asked for must arrive as it is.
@@ -158,15 +154,16 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
         learner = state.learner._replace(parameters=weights.parameters)
         state = state._replace(learner=learner, fixed=weights.fixed, statistics=weights.statistics)
         cap, definition = config.halting.max_loops, trainer.definition
-        player = LevelPlayer(world.held_out, world.levels, definition, cap, mesh, acting=acting)
-        return _Contestant(trainer, state, player)
+        return _Contestant(trainer, state, LevelPlayer(world.held_out, world.levels, definition, cap, mesh))
 
-    looped = work.world, work.build, work.weights
-    return {
-        "looped": make(*looped, Streaming(), Packed()),
-        "frozen": make(*looped, FROZEN, FrozenScan()),
-        "iso-flops": make(work.iso_flops_world, lambda r: build_net(stack, r), None, FROZEN, Packed()),
-    }
+    looped = make(work.world, work.build, work.weights)
+    frozen = _Contestant(
+        replace(looped.trainer, acting=FROZEN, learning=FrozenScan()),
+        looped.state,
+        replace(looped.player, acting=FROZEN),
+    )
+    iso_flops = make(work.iso_flops_world, lambda rngs: build_net(stack, rngs), None)
+    return {"looped": looped, "frozen": frozen, "iso-flops": iso_flops}
 
 
 def bench_acting(work: Work, mesh: Mesh, turns: Turns, progress: Progress) -> dict[str, Saving]:

@@ -85,6 +85,7 @@ class Run:
             iterations=self.config.iterations,
             mesh=self.mesh,
             dtype=jnp.float64 if self.config.double_precision else jnp.float32,
+            acting=self.config.acting,
         )
 
     @cached_property
@@ -116,4 +117,4 @@ def level_player(
     count = len(bank) if count is None else count
     most = (halting or config.chosen_arm).max_loops
     env = environment(config, bank, count)
-    return LevelPlayer(env, count, definition_of(config), most, mesh, halting)
+    return LevelPlayer(env, count, definition_of(config), most, mesh, halting, config.acting)

@@ -6,7 +6,7 @@ import pathlib
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from looped_actor.algorithms import PPOConfig
+from looped_actor.algorithms import Acting, PPOConfig, Synchronous
 from looped_actor.checks import at_least_one
 from looped_actor.experiments.arms import Arm, ArmName, arm_named
 from looped_actor.experiments.codec import ConfigError, from_json, to_json
@@ -14,7 +14,7 @@ from looped_actor.experiments.tasks import TASKS, PuzzleTask
 from looped_actor.files import write_whole
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
-from looped_actor.loop import PolicyKL
+from looped_actor.loop import PolicyKL, Streaming
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.training.runner import Schedule
 
@@ -85,6 +85,8 @@ class RunConfig:
     """Updates in a row that are not finite, after which the run gives up."""
     double_precision: bool = False
     """Train in float64: to compare runs on different devices."""
+    synchronous: bool = False
+    """Decide for all environments in step, instead of streaming: the same policy, and slower."""
 
     def __post_init__(self) -> None:
         at_least_one(
@@ -129,6 +131,11 @@ class RunConfig:
     def chosen_arm(self) -> Arm:
         """What is trained, and how it thinks."""
         return arm_named(self.arm, self.halting, self.drc)
+
+    @property
+    def acting(self) -> Acting:
+        """How decisions are computed when playing."""
+        return Synchronous() if self.synchronous else Streaming()
 
     @property
     def fingerprint(self) -> str:
