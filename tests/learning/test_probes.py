@@ -110,6 +110,7 @@ def learned(env, iterations):
         minibatch=64,
         epochs=2,
         learning_rate=5e-3,
+        decay_learning_rate=True,  # or the last update decides what is looked at
         discount=DISCOUNT,
         entropy_cost=0.0,
     )

@@ -357,9 +357,9 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
         return found._replace(advantage=found.advantage * jnp.where(at["iteration"] >= 4, jnp.nan, 1.0))
 
     class Watched(online.OnlineTrainer):
-        def _iterate_on_each(self, env, state):
+        def _learn(self, state, players, rollout):
             at["iteration"] = state.iteration
-            return super()._iterate_on_each(env, state)
+            return super()._learn(state, players, rollout)
 
     monkeypatch.setattr(online, "advantages", poisoned)
     monkeypatch.setattr("looped_actor.experiments.build.OnlineTrainer", Watched)
@@ -463,7 +463,8 @@ def test_mistakes_end_in_a_line(command, message, capsys, monkeypatch):
 
 
 def test_a_dry_run_says_what_it_would_cost():
-    done = run(*COMMAND, "train", "rush-hour", "--dry-run", "--set", *SETTINGS, COLUMNS="120", **UNOPTIMISED)
+    command = [*COMMAND, "train", "rush-hour", "--dry-run", "--devices", "1", "--set", *SETTINGS]
+    done = run(*command, COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     for words in ("parameters", "MFLOPs", "memory: an update", "time on 1 device like this one", "ppo.clip"):
         assert words in done.stdout
