@@ -100,7 +100,7 @@ def act(
       levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
       rounds: Turns each contestant takes after compiling; the fastest counts.
       devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute.
+      quick: Answer within a minute, from so little work that the draining of the stream shows.
       as_json: Print one JSON object instead of a table.
     """
     from looped_actor.experiments.bench import bench_acting
@@ -132,7 +132,8 @@ def train(
       levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
       rounds: Turns each contestant takes after compiling; the fastest counts.
       devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute; the time of an iteration is then the sum of its halves'.
+      quick: Answer within a minute, from so little work that the draining of the stream shows; the time of
+        an iteration is then the sum of its halves'.
       as_json: Print one JSON object, of the iteration and in it of its rollout and update.
     """
     import functools
@@ -165,7 +166,7 @@ def evaluate(
       levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
       rounds: Turns each contestant takes after compiling; the fastest counts.
       devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute.
+      quick: Answer within a minute, from so little work that the draining of the stream shows.
       as_json: Print one JSON object instead of a table.
     """
     from looped_actor.experiments.bench import bench_evaluation
