@@ -28,9 +28,7 @@ def rollout():
     work = policy_work(policy.config, policy.weights, None, quick=True)
     ppo = replace(work.config.ppo, num_envs=ENVS, rollout_steps=STEPS, minibatch=ENVS)
     trainer = OnlineTrainer(ppo, work.world.train, work.build, 1, all_devices(), acting=Streaming(LANES))
-    state = trainer.begin(seed=0)
-    learner = state.learner._replace(parameters=policy.weights.parameters)
-    state = state._replace(learner=learner, fixed=policy.weights.fixed, statistics=policy.weights.statistics)
+    state = trainer.begin(seed=0).with_weights(policy.weights)
     _, rolled = trainer.programs.play(trainer.placed_env, state)
     # The state after the last step is thought about too: how long shows in a rollout of one step more.
     longer = replace(trainer, config=replace(ppo, rollout_steps=STEPS + 1))

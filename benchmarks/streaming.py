@@ -48,8 +48,7 @@ def start(work: Work, trainer: OnlineTrainer, dtype):
         _, parameters, fixed = nnx.split(work.build(nnx.Rngs(0)), nnx.Param, ...)
         weights = Weights(parameters, fixed, no_statistics(state.players.observation.shape[-1]))
     weights = jax.tree.map(lambda a: jnp.asarray(a, dtype), weights)
-    learner = state.learner._replace(parameters=weights.parameters)
-    return state._replace(learner=learner, fixed=weights.fixed, statistics=weights.statistics)
+    return state.with_weights(weights)
 
 
 def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:

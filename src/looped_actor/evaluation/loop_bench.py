@@ -15,10 +15,10 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
+from looped_actor.checks import at_least_one
 from looped_actor.evaluation.asked import DISTRIBUTIONS, MAX_LOOPS, AskedActorCritic
 from looped_actor.evaluation.compute import surrogate_gradient
 from looped_actor.loop import Execution, FrozenScan, LoopResult, Packed
-from looped_actor.loop.packing import default_chunk
 from looped_actor.models import (
     ActorCritic,
     CoreConfig,
@@ -52,20 +52,14 @@ class LoopBench:
     """Also time the frozen scan in chunks, to tell what halting saves from what the cache does."""
 
     def __post_init__(self) -> None:
-        for name in ("batch", "rounds", "width", "board"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 1")
+        at_least_one(self, "batch", "rounds", "width", "board")
         if self.cache_control and self.batch % self.packed_chunk:
             raise ValueError(f"batch {self.batch} is not a multiple of chunk {self.packed_chunk}")
 
     @property
     def packed_chunk(self) -> int:
         """Examples that Packed loops together."""
-        if self.chunk is None:
-            return default_chunk((1 + self.board**2) * self.width)
-        if self.chunk < 1:
-            raise ValueError(f"chunk is {self.chunk}; it must be at least 1")
-        return self.chunk
+        return Packed(self.chunk).chunk_for((1 + self.board**2) * self.width)
 
 
 class LoopTiming(NamedTuple):

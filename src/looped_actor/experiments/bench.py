@@ -32,9 +32,8 @@ from looped_actor.experiments.policies import build_net
 from looped_actor.experiments.presets import preset
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.levels.batches import default_workers
-from looped_actor.loop import FrozenScan, OpenLoop
+from looped_actor.loop import FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.packing import default_chunk
-from looped_actor.loop.streaming import default_slots
 from looped_actor.training.online import OnlineState, OnlineTrainer
 
 Progress = Callable[[float, str], None]
@@ -150,9 +149,7 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
         planes = state.players.observation.shape[-1]
         # Random weights do not scale observations: a depth that is asked for must arrive as it is.
         chosen = trained or state.weights._replace(statistics=no_statistics(planes))
-        weights: Weights = on_every_device(mesh, chosen)
-        learner = state.learner._replace(parameters=weights.parameters)
-        state = state._replace(learner=learner, fixed=weights.fixed, statistics=weights.statistics)
+        state = state.with_weights(on_every_device(mesh, chosen))
         cap, definition = config.halting.max_loops, trainer.definition
         return _Contestant(trainer, state, LevelPlayer(world.held_out, world.levels, definition, cap, mesh))
 
@@ -169,10 +166,7 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
 def bench_acting(work: Work, mesh: Mesh, turns: Turns, progress: Progress) -> dict[str, Saving]:
     """Time a rollout."""
     contestants = _contestants(work, mesh)
-    plays = _compiled(
-        {name: (c.trainer.programs.play, (c.trainer.placed_env, c.state)) for name, c in contestants.items()},
-        progress,
-    )
+    plays = _compiled_rollouts(contestants, progress)
     asked, executed, mean = _loops_of_rollout(plays["looped"]()[1])
     bare = _compiled({"bare": _bare_acting(contestants["looped"], asked)}, progress)
     times, _ = take_turns(plays | bare, turns.rounds, turns.left, progress)
@@ -211,10 +205,7 @@ def bench_training(
       whole: time also the two in one program. Else their times are added.
     """
     contestants = _contestants(work, mesh)
-    plays = _compiled(
-        {name: (c.trainer.programs.play, (c.trainer.placed_env, c.state)) for name, c in contestants.items()},
-        progress,
-    )
+    plays = _compiled_rollouts(contestants, progress)
     played = {name: play() for name, play in plays.items()}
     learns = _compiled(
         {name: (c.trainer.programs.learn, (c.state, *played[name])) for name, c in contestants.items()},
@@ -257,6 +248,13 @@ def bench_training(
     }
 
 
+def _compiled_rollouts(contestants: dict[str, _Contestant], progress: Progress) -> dict[str, Callable]:
+    return _compiled(
+        {name: (c.trainer.programs.play, (c.trainer.placed_env, c.state)) for name, c in contestants.items()},
+        progress,
+    )
+
+
 def _loops_of_rollout(rollout: Any) -> tuple[int, int, float]:
     """Asked for, executed, and the mean of a decision."""
     asked, executed = (int(jax.device_get(count).sum()) for count in (rollout.asked, rollout.executed))
@@ -293,7 +291,7 @@ def _bare_acting(looped: _Contestant, loops: int) -> tuple[Any, tuple]:
     def run(weights: Weights, observation: PyTree) -> Array:
         loop = _loop(trainer, weights)
         rows = math.ceil(trainer.config.num_envs / devices)
-        slots = min(default_slots(loop, observation), math.ceil(rows / 2))
+        slots = Streaming().slots_for(loop, observation, rows)
         x = loop.embed(jax.tree.map(lambda a: jnp.repeat(a[:1], slots, axis=0), observation))
         calls = math.ceil(loops / slots / devices)
         return jax.lax.fori_loop(0, calls, lambda _, z: loop.problem.step(z, x), loop.start(x))

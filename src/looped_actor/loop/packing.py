@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
+from looped_actor.checks import at_least_one
 from looped_actor.loop.executions import Execution, early_exit_in_chunks
 from looped_actor.loop.state import LoopProblem, LoopResult
 
@@ -27,8 +28,8 @@ class Packed:
     chunk: int | None = None
 
     def __post_init__(self) -> None:
-        if self.chunk is not None and self.chunk < 1:
-            raise ValueError(f"chunk is {self.chunk}; it must be at least 1")
+        if self.chunk is not None:
+            at_least_one(self, "chunk")
 
     def chunk_for(self, latent_size: int) -> int:
         """Examples to loop together, whose latents hold so many numbers."""

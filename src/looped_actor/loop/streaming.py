@@ -65,6 +65,13 @@ class Streaming:
         if self.slots is not None:
             at_least_one(self, "slots")
 
+    def slots_for(self, loop: OpenLoop, observation: Any, rows: int) -> int:
+        """Slots for so many rows with observations like these (arrays, or their shapes)."""
+        if self.slots is not None:
+            return min(self.slots, rows)
+        # Some rows wait while others think, so that these need not be settled at once.
+        return min(default_slots(loop, observation), -(-rows // 2))
+
     def run(
         self,
         loop: OpenLoop,
@@ -87,9 +94,8 @@ class Streaming:
         """
         stream = _Stream(loop, observe, settle, rows)
         waiting = jnp.ones(rows, bool) if waiting is None else waiting
-        fitting = default_slots(loop, jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table))
-        # By default some rows wait while others think, so that these need not be settled at once.
-        slots = min(fitting, -(-rows // 2)) if self.slots is None else min(self.slots, rows)
+        observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
+        slots = self.slots_for(loop, observation, rows)
         run = stream.begin(table, waiting, slots)
         for size, smaller in _shrinking(slots):
             run = stream.until_few(stream.compact(run, size), smaller)

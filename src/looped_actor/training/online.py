@@ -66,6 +66,11 @@ class OnlineState(NamedTuple):
         """What of it is the policy."""
         return Weights(self.learner.parameters, self.fixed, self.statistics)
 
+    def with_weights(self, weights: Weights) -> "OnlineState":
+        """The same with another policy."""
+        learner = self.learner._replace(parameters=weights.parameters)
+        return self._replace(learner=learner, fixed=weights.fixed, statistics=weights.statistics)
+
 
 class OnlineMetrics(NamedTuple):
     """One iteration in numbers: what was played, then means over the updates that were taken."""
