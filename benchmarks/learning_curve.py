@@ -22,8 +22,8 @@ from record import write_record
 from looped_actor.algorithms import no_statistics
 from looped_actor.devices import all_devices
 from looped_actor.evaluation.puzzles import summary
-from looped_actor.experiments.build import Run, level_player
 from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
+from looped_actor.experiments.online import OnlineRun, level_player
 from looped_actor.experiments.policies import save_policy
 from looped_actor.experiments.runs import read_run, restore_run
 
@@ -40,9 +40,9 @@ def timings_of(run):
 
 def untrained(run, config):
     """The argmax policy of the weights that the run began with, without statistics of observations."""
-    parts = Run(config, run, all_devices(1))
+    parts = OnlineRun(config, run, all_devices(1))
     weights = parts.trainer.begin(config.seed).weights
-    weights = weights._replace(statistics=no_statistics(config.puzzle.planes))
+    weights = weights._replace(statistics=no_statistics(config.shape.features))
     return summary(level_player(config, parts.held_out, parts.mesh).play(weights))
 
 

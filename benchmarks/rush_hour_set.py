@@ -17,8 +17,8 @@ import numpy as np
 from record import write_record
 from tqdm import tqdm
 
+from looped_actor.batches import default_workers
 from looped_actor.levels import open_bank
-from looped_actor.levels.batches import default_workers
 from looped_actor.levels.rush_hour_generator import RushHourRecipe, cluster_ids, generate_batch
 
 SPLITS = ("train", "valid", "test")

@@ -49,11 +49,21 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
 
 def on_every_device(mesh: Mesh, tree: Any) -> Any:
     """A pytree that this process holds whole, put on all devices. All processes must hold the same."""
-    everywhere = NamedSharding(mesh, EVERYWHERE)
+    return placed(mesh, tree, EVERYWHERE)
+
+
+def on_one_device(tree: Any) -> Any:
+    """A pytree that lies on all devices, or on the host, on the first one of this process."""
+    return jax.device_put(jax.tree.map(np.asarray, tree), jax.local_devices()[0])
+
+
+def placed(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
+    """A pytree that this process holds whole, put where a specification says. All must hold the same."""
+    sharding = NamedSharding(mesh, spec)
 
     def put(leaf: Any) -> jax.Array:
         host = np.asarray(leaf)
-        return jax.make_array_from_callback(host.shape, everywhere, lambda index: host[index])
+        return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 
     return jax.tree.map(put, tree)
 

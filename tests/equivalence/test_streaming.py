@@ -20,7 +20,7 @@ from looped_actor.algorithms import deciding, opened
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation import play as levels_play
 from looped_actor.evaluation.play import play_levels, stream_levels
-from looped_actor.experiments.build import environment
+from looped_actor.experiments.online import environment
 from looped_actor.experiments.policies import build_net, definition_of
 from looped_actor.levels import starter_bank
 from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming

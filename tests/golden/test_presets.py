@@ -5,17 +5,18 @@ import pytest
 from looped_actor.experiments.presets import preset
 from looped_actor.loop import PolicyKL
 
+# Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {
     "core.layers": 2,
     "core.width": 128,
     "core.heads": 4,
     "core.expansion": 4,
-    "core.convolution": True,
     "halting.min_loops": 2,
     "halting.max_loops": 16,
     "halting.threshold": 1e-3,
 }
-OPTIMISATION_TABLE = {
+ONLINE_TABLE = {
+    "core.convolution": True,
     "ppo.learning_rate": 1e-4,
     "ppo.max_gradient_norm": 1.0,
     "ppo.minibatch": 1024,
@@ -31,14 +32,47 @@ OPTIMISATION_TABLE = {
 }
 
 
-@pytest.mark.parametrize(("task", "board", "limit"), [("boxoban", (10, 10), 120), ("rush-hour", (6, 6), 150)])
-def test_paper_is_the_paper(task, board, limit):
-    config = preset(task, "paper")
-    for path, expected in (MODEL_TABLE | OPTIMISATION_TABLE).items():
+OFFLINE_TABLE = {
+    "core.convolution": False,
+    "gciql.learning_rate": 3e-4,
+    "gciql.max_gradient_norm": 1.0,
+    "gciql.batch": 1024,
+    "total_steps": 10**6,
+    "gciql.discount": 0.99,
+    "gciql.expectile": 0.9,
+    "gciql.target_rate": 0.005,
+    "gciql.behaviour_cost": 1.0,
+    # Not in the tables, but in the text, and in GCIQL's reference:
+    "gciql.hidden": (512, 512, 512),
+    "goals.current": 0.2,
+    "goals.future": 0.5,
+    "goals.random": 0.3,
+    "episodes": 50,
+}
+
+
+def hold_against(config, table):
+    for path, expected in table.items():
         value = config
         for name in path.split("."):
             value = getattr(value, name)
         assert value == expected, path
+
+
+@pytest.mark.parametrize("task", ["cube-double", "cube-triple", "puzzle-3x3", "scene"])
+def test_paper_is_the_paper_offline(task):
+    config = preset(task, "paper")
+    hold_against(config, MODEL_TABLE | OFFLINE_TABLE)
+    assert config.evaluate_every * config.steps_per_iteration == 100_000
+    assert config.chosen_arm.halting == PolicyKL()
+    assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16
+    assert preset(task, "paper", "mlp").chosen_arm.hidden == (512, 512, 512)
+
+
+@pytest.mark.parametrize(("task", "board", "limit"), [("boxoban", (10, 10), 120), ("rush-hour", (6, 6), 150)])
+def test_paper_is_the_paper(task, board, limit):
+    config = preset(task, "paper")
+    hold_against(config, MODEL_TABLE | ONLINE_TABLE)
     assert config.board == board
     assert config.time_limit == limit
     assert not config.ppo.decay_learning_rate

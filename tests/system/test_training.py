@@ -268,12 +268,12 @@ def test_a_changed_configuration_is_noticed(copy):
 
 
 def test_a_checkpoint_of_another_net_is_named_by_its_shapes(finished):
-    from looped_actor.experiments.build import Run
+    from looped_actor.experiments.online import OnlineRun
     from looped_actor.training import Checkpoints
 
     wider = tiny(core__width=16)
     checkpoints = Checkpoints(finished / "checkpoints", read_run(finished).fingerprint, read_only=True)
-    like = Run(wider, finished, all_devices(1)).trainer.begin(0)
+    like = OnlineRun(wider, finished, all_devices(1)).trainer.begin(0)
     with pytest.raises(CheckpointError, match=r"is \(.*\) in the checkpoint and \(.*\) in this run"):
         checkpoints.restore(like)
 
@@ -362,7 +362,7 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
             return super()._learn(state, players, rollout)
 
     monkeypatch.setattr(online, "advantages", poisoned)
-    monkeypatch.setattr("looped_actor.experiments.build.OnlineTrainer", Watched)
+    monkeypatch.setattr("looped_actor.experiments.online.OnlineTrainer", Watched)
     folder = tmp_path / "run"
     config = begin_run(tiny(max_skipped_in_a_row=12, total_steps=50 * 128), folder)
     with pytest.raises(BrokenTrainingError) as error:

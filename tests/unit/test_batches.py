@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from looped_actor.levels.batches import run_batches
+from looped_actor.batches import run_batches
 
 
 def square(number: int) -> dict[str, np.ndarray]:

@@ -6,23 +6,33 @@ from typing import get_args
 
 import pytest
 
-from looped_actor.experiments.arms import ArmName
+from looped_actor.experiments.arms import ArmName, arms_for
 from looped_actor.experiments.codec import ConfigError, field_paths, from_json, replaced, to_json
-from looped_actor.experiments.config import RunConfig, read_config, write_config
-from looped_actor.experiments.presets import SCALES, preset
+from looped_actor.experiments.config import OnlineConfig, read_config, write_config
+from looped_actor.experiments.presets import ONLINE, preset
+from looped_actor.experiments.tasks import TASKS
 
 
-@pytest.mark.parametrize("scale", SCALES)
-@pytest.mark.parametrize("task", ["boxoban", "rush-hour"])
+@pytest.mark.parametrize("scale", ONLINE)
+@pytest.mark.parametrize("task", TASKS)
 def test_every_preset_survives_being_written(task, scale, tmp_path):
-    for arm in get_args(ArmName):
+    for arm in arms_for(TASKS[task]):
         config = preset(task, scale, arm)
         write_config(config, tmp_path / "config.json")
         again = read_config(tmp_path / "config.json")
         assert again == config
         assert again.fingerprint == config.fingerprint
         assert config.chosen_arm.max_loops >= 1
-        assert config.iterations * config.ppo.steps_per_iteration >= config.total_steps
+        assert config.iterations * config.steps_per_iteration >= config.total_steps
+
+
+@pytest.mark.parametrize(
+    ("task", "arm", "message"), [("scene", "drc", "board"), ("boxoban", "mlp", "vectors")]
+)
+def test_an_arm_that_does_not_fit_is_refused(task, arm, message):
+    assert arm in get_args(ArmName)
+    with pytest.raises(ValueError, match=message):
+        preset(task, "micro", arm)
 
 
 def test_fields_are_changed_by_path():
@@ -69,7 +79,7 @@ def test_wrong_values_are_named(changes, message):
     ("text", "message"),
     [
         ("{", "this is not JSON"),
-        ("[]", "it must be an object with the fields of RunConfig"),
+        ("[]", "it must be an object with the fields of OnlineConfig"),
         ('{"task": "chess", "levels": {"train": "a", "held_out": "b"}}', "task is 'chess'"),
         ('{"tusk": 1}', "has no field 'tusk'"),
         ("{}", "task"),
@@ -91,5 +101,24 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_json_holds_nothing_but_data():
     text = json.dumps(to_json(preset("rush-hour", "paper", "drc")))
-    assert from_json(RunConfig, json.loads(text)) == preset("rush-hour", "paper", "drc")
-    assert dataclasses.is_dataclass(RunConfig)
+    assert from_json(OnlineConfig, json.loads(text)) == preset("rush-hour", "paper", "drc")
+    assert dataclasses.is_dataclass(OnlineConfig)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"gciql.discount": 1}, "config.gciql: discount is 1.0; it must be between 0 and 1"),
+        ({"gciql.hidden": []}, "hidden is []; it must name at least one layer"),
+        ({"gciql.behaviour_cost": -1}, "behaviour_cost is -1.0"),
+        ({"goals.current": 0.5}, "config.goals: shares of goals are (0.5, 0.5, 0.3)"),
+        ({"data.transitions": 0}, "config.data: transitions is 0"),
+        ({"episodes": 0}, "episodes is 0"),
+        ({"mlp": [0]}, "mlp is [0]"),
+        ({"ppo.epochs": 2}, "there is no field 'ppo.epochs'"),
+    ],
+)
+def test_wrong_values_of_offline_learning_are_named(changes, message):
+    with pytest.raises(ConfigError) as error:
+        replaced(preset("cube-double", "micro"), changes)
+    assert message in str(error.value)

@@ -4,10 +4,11 @@ The last axis holds features (the planes of a board, the scalars of a vector); a
 over, so that statistics, like parameters, do not depend on the size of a board.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Shaped
+from jaxtyping import Array, Float, PyTree, Shaped
 
 from looped_actor.algorithms.collectives import all_finite, keep_if, total
 
@@ -59,7 +60,12 @@ def updated(
     return keep_if(all_finite(after), after, statistics)
 
 
-def normalised(statistics: RunningStatistics, observation: Shaped[Array, "... n"]) -> Float[Array, "... n"]:
-    """Features of mean 0 and variance 1; as they are while nothing has been seen."""
+def normalised(statistics: RunningStatistics, observation: PyTree[Shaped[Array, "... n"]]) -> Any:
+    """Features of mean 0 and variance 1; as they are while nothing has been seen.
+
+    Of an observation of several arrays (a state and a goal), each has the same features.
+    """
     scale = jnp.where(statistics.seen > 0, jnp.maximum(statistics.deviation, SMALLEST_DEVIATION), 1)
-    return (observation.astype(statistics.mean.dtype) - statistics.mean) / scale
+    return jax.tree.map(
+        lambda features: (features.astype(statistics.mean.dtype) - statistics.mean) / scale, observation
+    )

@@ -189,6 +189,7 @@ def _bench(
     begin = time.perf_counter()
     from looped_actor.devices import start_devices
     from looped_actor.experiments.bench import Turns, asked_work, policy_work
+    from looped_actor.experiments.config import OnlineConfig
     from looped_actor.experiments.policies import load_policy
     from looped_actor.levels import open_bank
 
@@ -203,6 +204,8 @@ def _bench(
             work, what = asked_work(loops, quick), f"random weights, loops like {loops}"
         else:
             loaded = load_policy(policy)
+            if not isinstance(loaded.config, OnlineConfig):
+                raise ValueError(f"{policy} is of {loaded.config.task}: only policies of puzzles are timed")
             bank = None if levels is None else open_bank(levels)
             work, what = policy_work(loaded.config, loaded.weights, bank, quick), str(policy)
         turns = Turns(rounds, begin + 50) if quick else Turns(rounds)

@@ -164,8 +164,8 @@ def build_rush_hour(
 def _generate(
     game: str, recipe, out: pathlib.Path, train: int, valid: int, test: int, workers: int | None
 ) -> None:
+    from looped_actor.batches import default_workers, forget
     from looped_actor.levels import generate
-    from looped_actor.levels.batches import default_workers, forget
     from looped_actor.levels.build import parts_of
 
     parts = parts_of(recipe, out / ".unfinished")
@@ -293,8 +293,8 @@ def solve(
       node_limit: States after which a search gives up and says so.
       workers: Processes. Default: one for each core.
     """
+    from looped_actor.batches import default_workers, forget
     from looped_actor.levels import solve_bank, write_solutions
-    from looped_actor.levels.batches import default_workers, forget
     from looped_actor.solvers import SolveStatus
 
     out = out or bank.with_suffix(".solutions")

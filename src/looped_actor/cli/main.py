@@ -7,6 +7,7 @@ import tyro
 from looped_actor.cli.bench import app as bench
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
+from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.train import evaluate, resume, train
 
 app = tyro.extras.SubcommandApp()
@@ -15,6 +16,7 @@ app.command(resume)
 app.command(name="eval")(evaluate)
 app.command(models)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
+app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")
 app.command(bench, name="bench", help="Time what halting saves.")
 
 

@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from looped_actor.experiments.config import RunConfig
     from looped_actor.training.runner import Report
 
-Task = Literal["boxoban", "rush-hour"]
+Task = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
 Scale = Literal["micro", "small", "paper"]
-ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "fixed-4", "fixed-8", "fixed-16"]
+ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
 
 
 def train(
@@ -28,6 +28,7 @@ def train(
     seed: int | None = None,
     steps: float | None = None,
     levels: tuple[pathlib.Path, pathlib.Path] | None = None,
+    data: pathlib.Path | None = None,
     config: pathlib.Path | None = None,
     change: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = (),
     out: pathlib.Path | None = None,
@@ -37,11 +38,11 @@ def train(
     processes: int | None = None,
     process: int | None = None,
 ) -> None:
-    """Train a policy by PPO, into a folder that holds all of the run.
+    """Train a policy, into a folder that holds all of the run: puzzles by PPO, robots offline by GCIQL.
 
     The folder gets config.json, metrics.csv, TensorBoard events, checkpoints, evaluations on held-out
-    levels, and at the end the policy as safetensors. SIGTERM or Ctrl-C saves and ends; `looped-actor
-    resume` goes on exactly from there, and after a crash from the newest checkpoint.
+    levels or on OGBench's tasks, and at the end the policy as safetensors. SIGTERM or Ctrl-C saves and ends;
+    `looped-actor resume` goes on exactly from there, and after a crash from the newest checkpoint.
 
     On several hosts, start the same command on each, with --coordinator, --processes and --process.
 
@@ -49,15 +50,19 @@ def train(
 
     Example: looped-actor train rush-hour --arm iso-flops --steps 2e5 --set ppo.learning_rate=3e-4
 
+    Example: looped-actor train cube-double --arm mlp --data data/cube-double-play-v0.npz
+
     Example: looped-actor train boxoban --scale paper --dry-run
 
     Args:
-      task: The game. May be left out where --config gives it.
+      task: The environment. May be left out where --config gives it.
       scale: The preset to start from: two CPU cores and minutes, one GPU and an hour, or the paper.
       arm: What to train. Default: looped.
       seed: Of everything random. Default: 0.
-      steps: Environment steps of the whole run. Default: the preset's.
-      levels: Banks to learn from and to evaluate on. Default: the preset's, generated where it says how.
+      steps: Environment steps, or gradient steps offline, of the whole run. Default: the preset's.
+      levels: Of puzzles: banks to learn from and to evaluate on. Default: the preset's, or generated.
+      data: Of robots: a dataset as OGBench writes it, with its -val beside it. Default: the preset's, or
+        collected.
       config: A config.json to start from, instead of a preset.
       change: Other fields to change, as ppo.learning_rate=3e-4. --dry-run lists all fields.
       out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
@@ -69,8 +74,9 @@ def train(
     """
     from looped_actor.devices import start_devices
     from looped_actor.experiments.runs import begin_run
+    from looped_actor.games.catalogue import GAMES
 
-    chosen = _configured(task, scale, arm, seed, steps, levels, config, change)
+    chosen = _configured(task, scale, arm, seed, steps, levels, data, config, change)
     mesh = start_devices(devices, coordinator, processes, process)
     if dry_run:
         _print_plan(chosen, mesh.size)
@@ -78,7 +84,7 @@ def train(
     folder = out or pathlib.Path("runs", f"{chosen.task}-{chosen.scale}-{chosen.arm}-seed{chosen.seed}")
     from looped_actor.cli.progress import progress_bar
 
-    with progress_bar("generating levels") as progress:
+    with progress_bar("preparing levels" if chosen.task in GAMES else "preparing data") as progress:
         chosen = begin_run(chosen, folder, progress)
     _train(chosen, folder, mesh)
 
@@ -125,18 +131,22 @@ def evaluate(
     threshold: float | None = None,
     count: int | None = None,
     baselines: bool = False,
+    tasks: tuple[int, ...] = (1, 2, 3, 4, 5),
+    workers: int | None = None,
     devices: int | None = None,
     out: pathlib.Path | None = None,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
-    """Play every level of a bank once, with the most probable actions.
+    """Play every level of a bank once, or episodes of a world's tasks, with the most probable actions.
 
-    Says the share solved with its 95% interval, success and loops by the length of the optimal solution,
-    and how many loops decisions took. The looped arm may think longer or shorter than in training.
+    Says the share solved with its 95% interval, success and loops by the length of the optimal solution or
+    by task, and how many loops decisions took. The looped arm may think longer or shorter than in training.
 
     Example: looped-actor eval runs/first --json
 
     Example: looped-actor eval runs/first --checkpoint best --max-loops 32 --threshold 1e-4
+
+    Example: looped-actor eval runs/cubes --count 50 --tasks 1 2
 
     Args:
       policy: The folder of a run, or of a policy that a run has written.
@@ -146,8 +156,10 @@ def evaluate(
       max_loops: Another cap.
       min_loops: Another least number of loops.
       threshold: Another KL below which to halt.
-      count: Play only the first so many levels.
-      baselines: Play also at random and greedily, which is slow.
+      count: Play only the first so many levels; of a world, so many episodes of each task.
+      baselines: Play also at random, and puzzles greedily, which is slow.
+      tasks: Of a world: which of its five tasks.
+      workers: Of a world: processes that step MuJoCo. Default: one for each core.
       devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
       out: A file for the JSON.
       as_json: Print JSON instead of a table.
@@ -158,7 +170,17 @@ def evaluate(
     from looped_actor.files import write_whole
 
     request = EvaluationRequest(
-        policy, levels, solutions, checkpoint, max_loops, min_loops, threshold, count, baselines
+        policy,
+        levels,
+        solutions,
+        checkpoint,
+        max_loops,
+        min_loops,
+        threshold,
+        count,
+        baselines,
+        tasks,
+        workers,
     )
     mesh = start_devices(devices)
     with progress_bar("playing") as progress:
@@ -179,6 +201,7 @@ def _configured(
     seed: int | None,
     steps: float | None,
     levels: tuple[pathlib.Path, pathlib.Path] | None,
+    data: pathlib.Path | None,
     config: pathlib.Path | None,
     change: tuple[str, ...],
 ) -> "RunConfig":
@@ -191,10 +214,13 @@ def _configured(
         if task not in (None, chosen.task):
             raise ValueError(f"{config} is of {chosen.task}, not of {task}")
     elif task is None:
-        raise ValueError("which game? looped-actor train boxoban, or rush-hour")
+        raise ValueError("which environment? looped-actor train boxoban, for example")
     else:
         chosen = preset(task, scale)  # type: ignore[arg-type]
-    given = {"arm": arm, "seed": seed, "total_steps": steps}
+    for option, value, field in (("--levels", levels, "levels"), ("--data", data, "data")):
+        if value is not None and not hasattr(chosen, field):
+            raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
+    given = {"arm": arm, "seed": seed, "total_steps": steps, "data.train": data and str(data)}
     changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
     for one in change:
         field, equals, text = one.partition("=")
@@ -212,7 +238,7 @@ def _value(text: str) -> Any:
         return text
 
 
-def _with_banks(config: "RunConfig", levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
+def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
     from dataclasses import replace
 
     from looped_actor.experiments.config import LevelsConfig
@@ -280,6 +306,7 @@ def _print_plan(config: "RunConfig", devices: int) -> None:
     from rich.table import Table
 
     from looped_actor.experiments.codec import field_paths
+    from looped_actor.experiments.config import OfflineConfig
     from looped_actor.experiments.estimate import estimate
 
     fields = Table(title="configuration", show_header=False)
@@ -289,16 +316,19 @@ def _print_plan(config: "RunConfig", devices: int) -> None:
             value = getattr(value, name)
         fields.add_row(path, str(value))
     cost = estimate(config, devices)
+    a_step, experience = "an environment step, learning included", "a rollout"
+    if isinstance(config, OfflineConfig):
+        a_step, experience = "a gradient step", "the data, on each device"
     table = Table(title="cost", show_header=False)
     hours, kind = cost.seconds / 3600, "device" if cost.devices == 1 else "devices"
     for name, value in (
         ("parameters", f"{cost.parameters:,}"),
         (f"a decision, at {cost.max_loops} loops", f"{cost.flops_per_decision / 1e6:,.1f} MFLOPs"),
-        ("an environment step, learning included", f"{cost.flops_per_step / 1e6:,.1f} MFLOPs"),
+        (a_step, f"{cost.flops_per_step / 1e6:,.1f} MFLOPs"),
         ("the whole run, at most", f"{cost.flops_per_step * config.total_steps:.2e} FLOPs"),
         ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),
         ("memory: parameters and optimiser", f"{cost.state_bytes / 2**20:,.1f} MiB"),
-        ("memory: a rollout", f"{cost.rollout_bytes / 2**20:,.1f} MiB"),
+        (f"memory: {experience}", f"{cost.experience_bytes / 2**20:,.1f} MiB"),
         ("memory: an update, on each device", f"{cost.update_bytes / 2**20:,.1f} MiB"),
         (
             f"time on {cost.devices} {kind} like this one",
@@ -315,9 +345,11 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(title=f"{facts['policy']} on {facts['bank']}")
-    table.add_column("optimal moves", no_wrap=True)
-    for title in ("levels", "solved", "95% interval", "loops", "steps"):
+    puzzle = "bank" in facts
+    table = Table(title=f"{facts['policy']} on {facts['bank' if puzzle else 'task']}")
+    table.add_column("optimal moves" if puzzle else "task", no_wrap=True)
+    played = "levels" if puzzle else "episodes"
+    for title in (played, "solved", "95% interval", "loops", "steps"):
         table.add_column(title, justify="right")
 
     def add(name: str, row: dict[str, Any]) -> None:
@@ -325,7 +357,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
         loops = f"{row['loops']:.2f}" if "loops" in row else "-"
         table.add_row(
             name,
-            f"{row['levels']:,}",
+            f"{row[played]:,}",
             f"{row['success']:.1%}",
             f"{low:.1%} - {high:.1%}",
             loops,
@@ -335,6 +367,8 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     for row in facts.get("by_optimal_moves", ()):
         low, high = row["moves"]
         add(f"{low} - {high}" if low != high else str(low), row)
+    for name, row in facts.get("by_task", {}).items():
+        add(name, row)
     table.add_section()
     add("all", facts)
     for name, row in facts.get("baselines", {}).items():

@@ -5,7 +5,7 @@ from typing import Literal, Protocol, get_args, runtime_checkable
 
 from flax import nnx
 
-from looped_actor.experiments.tasks import PuzzleTask, Task
+from looped_actor.experiments.tasks import ControlTask, PuzzleTask, Task
 from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
 from looped_actor.models import (
     DRC,
@@ -14,6 +14,7 @@ from looped_actor.models import (
     CoreConfig,
     DRCConfig,
     LoopedTrunk,
+    MLPActor,
     PolicyModel,
     Stack,
     Trunk,
@@ -97,6 +98,21 @@ class RepeatedConvLSTM:
         return DRC(self.config, task.planes, task.grid, task.actions, rngs=rngs)
 
 
+@dataclass(frozen=True)
+class Perceptron:
+    """The MLP actor of OGBench's reference: for vectors only."""
+
+    hidden: tuple[int, ...] = (512, 512, 512)
+    max_loops: int = field(default=1, init=False)
+    adaptive: bool = field(default=False, init=False)
+
+    def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
+        """Make the net. The core's shape is not used."""
+        if not isinstance(task, ControlTask):
+            raise ValueError("the arm mlp reads vectors; this task observes a board")
+        return MLPActor(task.size, task.actions, self.hidden, rngs=rngs)
+
+
 def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
     tokenizer, policy = task.tokenizer(trunk.width, rngs), task.policy_head(trunk.width, rngs)
     if isinstance(task, PuzzleTask):
@@ -104,39 +120,40 @@ def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
     return Actor(tokenizer, trunk, policy)
 
 
-ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "fixed-4", "fixed-8", "fixed-16"]
+ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
 
 
-def arm_named(name: ArmName, halting: HaltingRule, drc: DRCConfig) -> Arm:
+def arm_named(
+    name: ArmName, halting: HaltingRule, drc: DRCConfig | None = None, mlp: tuple[int, ...] = (512, 512, 512)
+) -> Arm:
     """An arm of the comparison.
 
     Args:
       name: which one.
       halting: of the looped arm. Iso-FLOPs has as many cores as it may loop.
-      drc: the shape of the DRC.
+      drc: the shape of the DRC. Default: the paper's.
+      mlp: the layers of the MLP.
     """
     return {
         "looped": Looped(halting),
         "iso-params": Stacked(1),
         "iso-flops": Stacked(halting.max_loops),
-        "drc": RepeatedConvLSTM(drc),
+        "drc": RepeatedConvLSTM(drc or DRCConfig()),
+        "mlp": Perceptron(mlp),
         "fixed-4": Looped(FixedLoops(4)),
         "fixed-8": Looped(FixedLoops(8)),
         "fixed-16": Looped(FixedLoops(16)),
     }[name]
 
 
-ARMS: dict[str, Arm] = {name: arm_named(name, PolicyKL(), DRCConfig()) for name in get_args(ArmName)}
+ARMS: dict[str, Arm] = {name: arm_named(name, PolicyKL()) for name in get_args(ArmName)}
 """As in the paper."""
 
 
 def arms_for(task: Task) -> dict[str, Arm]:
     """The arms that a task can be learned with."""
-    return {
-        name: arm
-        for name, arm in ARMS.items()
-        if isinstance(task, PuzzleTask) or not isinstance(arm, RepeatedConvLSTM)
-    }
+    unfit = Perceptron if isinstance(task, PuzzleTask) else RepeatedConvLSTM
+    return {name: arm for name, arm in ARMS.items() if not isinstance(arm, unfit)}
 
 
 def paper_core(task: Task) -> CoreConfig:

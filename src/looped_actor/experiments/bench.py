@@ -21,17 +21,17 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from looped_actor.algorithms import PPOConfig, Synchronous, Weights, no_statistics, opened
+from looped_actor.batches import default_workers
 from looped_actor.devices import EVERYWHERE, on_every_device
 from looped_actor.evaluation.asked import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.evaluation.loop_bench import take_turns
 from looped_actor.evaluation.play import LevelEnvironment
 from looped_actor.evaluation.puzzles import LevelPlayer
-from looped_actor.experiments.build import environment
-from looped_actor.experiments.config import RunConfig
+from looped_actor.experiments.config import OnlineConfig
+from looped_actor.experiments.online import environment
 from looped_actor.experiments.policies import build_net
 from looped_actor.experiments.presets import preset
 from looped_actor.levels import LevelBank, generate, starter_bank
-from looped_actor.levels.batches import default_workers
 from looped_actor.loop import FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.packing import default_chunk
 from looped_actor.training.online import OnlineState, OnlineTrainer
@@ -84,7 +84,7 @@ class World:
 class Work:
     """A policy at work, and the Iso-FLOPs arm at the same."""
 
-    config: RunConfig
+    config: OnlineConfig
     build: Callable[[nnx.Rngs], Any]
     """Makes the looped net."""
     weights: Weights | None
@@ -113,7 +113,7 @@ def asked_work(loops: str, quick: bool) -> Work:
     )
 
 
-def policy_work(config: RunConfig, weights: Weights, bank: LevelBank | None, quick: bool) -> Work:
+def policy_work(config: OnlineConfig, weights: Weights, bank: LevelBank | None, quick: bool) -> Work:
     """A trained policy at its own task, on levels of a bank, or on new ones of its recipe."""
     if bank is None:
         if config.levels.recipe is None:

@@ -6,16 +6,18 @@ import pathlib
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from looped_actor.algorithms import Acting, PPOConfig, Synchronous
+from looped_actor.algorithms import Acting, GCIQLConfig, PPOConfig, Synchronous
 from looped_actor.checks import at_least_one
 from looped_actor.experiments.arms import Arm, ArmName, arm_named
 from looped_actor.experiments.codec import ConfigError, from_json, to_json
-from looped_actor.experiments.tasks import TASKS, PuzzleTask
+from looped_actor.experiments.tasks import TASKS, ControlTask, PuzzleTask, Task
 from looped_actor.files import write_whole
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from looped_actor.loop import PolicyKL, Streaming
 from looped_actor.models import CoreConfig, DRCConfig
+from looped_actor.offline import GoalSampling
+from looped_actor.offline.ogbench import WORLDS
 from looped_actor.training.runner import Schedule
 
 CONFIG_FILE = "config.json"
@@ -52,29 +54,42 @@ class LevelsConfig:
 
 
 @dataclass(frozen=True)
-class RunConfig:
-    """A run of online learning on a puzzle."""
+class DataConfig:
+    """The data to learn from. Where none is given, it is collected."""
 
-    task: Literal["boxoban", "rush-hour"]
-    """The game."""
-    levels: LevelsConfig
+    train: str = ""
+    """A dataset as OGBench writes it; the one held out lies beside it, with -val at the end of its name."""
+    transitions: int = 100_000
+    """To collect, where no dataset is given."""
+    episode_transitions: int = 1000
+    """Of each episode that is collected. Goals are never further ahead than an episode lasts."""
+    mapped: bool = False
+    """Leave the data on disk, instead of putting it on the devices."""
+    train_checksum: str = ""
+    """Of the dataset that was used; filled in when the run begins."""
+    held_out_checksum: str = ""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "transitions", "episode_transitions")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunConfig:
+    """What every run of training has."""
+
+    task: str
+    """The environment."""
     scale: str = "paper"
     """The preset that the run began from."""
     arm: ArmName = "looped"
     """What is trained: looped, or one of the arms it is compared with."""
     seed: int = 0
-    """Of the net, the levels drawn, the actions and the minibatches."""
+    """Of everything random."""
     total_steps: int = 100_000_000
-    """Environment steps of the whole run; rounded up to whole rollouts."""
-    time_limit: int = 120
-    """Steps after which an episode is cut off."""
-    board: tuple[int, int] = (10, 10)
-    """Rows and columns."""
+    """Environment steps (online) or gradient steps (offline) of the run; rounded up to whole iterations."""
     core: CoreConfig = field(default_factory=CoreConfig)
     halting: PolicyKL = field(default_factory=PolicyKL)
     """When the looped arm stops. Its cap is also the number of cores of Iso-FLOPs."""
-    drc: DRCConfig = field(default_factory=DRCConfig)
-    ppo: PPOConfig = field(default_factory=PPOConfig)
     evaluate_every: int = 50
     """Iterations between two evaluations."""
     checkpoint_every: int = 10
@@ -89,25 +104,29 @@ class RunConfig:
     """Decide for all environments in step, instead of streaming: the same policy, and slower."""
 
     def __post_init__(self) -> None:
-        at_least_one(
-            self, "total_steps", "time_limit", "evaluate_every", "checkpoint_every", "keep_checkpoints"
-        )
+        at_least_one(self, "total_steps", "evaluate_every", "checkpoint_every", "keep_checkpoints")
         if not 0 <= self.seed < 2**31:
             raise ValueError(f"seed is {self.seed}; it must be from 0 to 2**31 - 1")
-        kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}
-        for recipe in filter(None, (self.levels.recipe, self.levels.held_out_recipe)):
-            if not isinstance(recipe, kinds[self.task]):
-                raise ValueError(f"a {type(recipe).__name__} does not make levels of {self.task}")
-            if (recipe.height, recipe.width) != self.board:
-                raise ValueError(
-                    f"board is {list(self.board)} and the recipe makes levels of "
-                    f"{recipe.height}x{recipe.width}: set both"
-                )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Steps between two rows of metrics."""
+        raise NotImplementedError
+
+    @property
+    def shape(self) -> Task:
+        """What the net must read, and what it must decide."""
+        raise NotImplementedError
+
+    @property
+    def chosen_arm(self) -> Arm:
+        """What is trained, and how it thinks."""
+        raise NotImplementedError
 
     @property
     def iterations(self) -> int:
-        """Rollouts of the whole run."""
-        return -(-self.total_steps // self.ppo.steps_per_iteration)
+        """Of the whole run."""
+        return -(-self.total_steps // self.steps_per_iteration)
 
     @property
     def schedule(self) -> Schedule:
@@ -121,18 +140,6 @@ class RunConfig:
         )
 
     @property
-    def puzzle(self) -> PuzzleTask:
-        """The game on this run's boards."""
-        task = TASKS[self.task]
-        assert isinstance(task, PuzzleTask)
-        return replace(task, grid=self.board)
-
-    @property
-    def chosen_arm(self) -> Arm:
-        """What is trained, and how it thinks."""
-        return arm_named(self.arm, self.halting, self.drc)
-
-    @property
     def acting(self) -> Acting:
         """How decisions are computed when playing."""
         return Synchronous() if self.synchronous else Streaming()
@@ -141,6 +148,93 @@ class RunConfig:
     def fingerprint(self) -> str:
         """Equal for equal configurations."""
         return hashlib.sha256(json.dumps(to_json(self), sort_keys=True).encode()).hexdigest()
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineConfig(RunConfig):
+    """A run of PPO on a puzzle."""
+
+    task: Literal["boxoban", "rush-hour"]
+    levels: LevelsConfig
+    time_limit: int = 120
+    """Steps after which an episode is cut off."""
+    board: tuple[int, int] = (10, 10)
+    """Rows and columns."""
+    drc: DRCConfig = field(default_factory=DRCConfig)
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "time_limit")
+        if self.arm == "mlp":
+            raise ValueError("the arm mlp reads vectors, and a puzzle is a board")
+        kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}
+        for recipe in filter(None, (self.levels.recipe, self.levels.held_out_recipe)):
+            if not isinstance(recipe, kinds[self.task]):
+                raise ValueError(f"a {type(recipe).__name__} does not make levels of {self.task}")
+            if (recipe.height, recipe.width) != self.board:
+                raise ValueError(
+                    f"board is {list(self.board)} and the recipe makes levels of "
+                    f"{recipe.height}x{recipe.width}: set both"
+                )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        return self.ppo.steps_per_iteration
+
+    @property
+    def shape(self) -> PuzzleTask:
+        """The game on this run's boards."""
+        task = TASKS[self.task]
+        assert isinstance(task, PuzzleTask)
+        return replace(task, grid=self.board)
+
+    @property
+    def chosen_arm(self) -> Arm:
+        """What is trained, and how it thinks."""
+        return arm_named(self.arm, self.halting, drc=self.drc)
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfflineConfig(RunConfig):
+    """A run of GCIQL on a dataset of robot manipulation."""
+
+    task: Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"]
+    data: DataConfig = field(default_factory=DataConfig)
+    gciql: GCIQLConfig = field(default_factory=GCIQLConfig)
+    goals: GoalSampling = field(default_factory=GoalSampling)
+    mlp: tuple[int, ...] = (512, 512, 512)
+    """Layers of the actor of the arm mlp."""
+    episodes: int = 50
+    """Of each of the five tasks, in an evaluation."""
+    time_limit: int | None = None
+    """Steps after which an episode of an evaluation is cut off. None: OGBench's own limit."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, *(["episodes"] if self.time_limit is None else ["episodes", "time_limit"]))
+        if not self.mlp or min(self.mlp) < 1:
+            raise ValueError(f"mlp is {list(self.mlp)}; it must name at least one layer, of at least 1")
+        if self.arm == "drc":
+            raise ValueError("DRC needs a board to convolve, and there is none in robot manipulation")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Gradient steps between two rows of metrics."""
+        return self.gciql.updates_per_iteration
+
+    @property
+    def shape(self) -> ControlTask:
+        """States, goals and actions of the world."""
+        task = TASKS[self.task]
+        assert isinstance(task, ControlTask)
+        return task
+
+    @property
+    def chosen_arm(self) -> Arm:
+        """What is trained, and how it thinks."""
+        return arm_named(self.arm, self.halting, mlp=self.mlp)
 
 
 def write_config(config: RunConfig, path: pathlib.Path) -> None:
@@ -156,4 +250,5 @@ def read_config(path: pathlib.Path) -> RunConfig:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"{path}: this is not JSON ({error})") from None
-    return from_json(RunConfig, data, str(path))
+    offline = isinstance(data, dict) and data.get("task") in WORLDS
+    return from_json(OfflineConfig if offline else OnlineConfig, data, str(path))

@@ -2,25 +2,36 @@
 
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from looped_actor.devices import all_devices
 from looped_actor.evaluation.compute import (
     count_parameters,
     surrogate_gradient,
     surrogate_loss,
     update_memory,
 )
-from looped_actor.experiments.config import RunConfig
+from looped_actor.experiments.arms import Looped
+from looped_actor.experiments.config import OfflineConfig, OnlineConfig, RunConfig
+from looped_actor.experiments.offline import nets_of
 from looped_actor.experiments.policies import build_net
 from looped_actor.loop import Packed
+from looped_actor.offline import Dataset, EpisodeIndex
+from looped_actor.training.offline import OfflineTrainer
 
 PASSES_OF_AN_UPDATE = 4
 """In forward passes: forward, computed again when going back, and back, which counts twice."""
+VALUE_PASSES, CRITIC_PASSES = 4, 6
+"""Of GCIQL's value and critics: learned, asked about the next state, as targets, and through to the actor."""
+TYPICAL_TRANSITIONS = 1_000_000
+"""Of OGBench's datasets; cube-triple's has three times as many."""
 _MOST_EXAMPLES = 64  # of the piece that is timed
 _TURNS = 3
 
@@ -33,9 +44,9 @@ class Estimate(NamedTuple):
     flops_per_decision: float
     """At the cap."""
     flops_per_step: float
-    """Of an environment step, acting and learning together, at the cap."""
-    rollout_bytes: int
-    """Of a rollout as it is kept for learning, over all devices."""
+    """Of an environment step, acting and learning together, or of a gradient step; at the cap."""
+    experience_bytes: int
+    """Of a rollout as it is kept for learning, over all devices; or of a dataset, on each of them."""
     update_bytes: int
     """Of one minibatch's gradient on one device, as the compiler plans it."""
     state_bytes: int
@@ -49,12 +60,61 @@ class Estimate(NamedTuple):
 
 def estimate(config: RunConfig, devices: int) -> Estimate:
     """Cost of a run on so many devices like this process's first."""
+    if isinstance(config, OfflineConfig):
+        return _offline(config, devices)
+    assert isinstance(config, OnlineConfig)
+    return _online(config, devices)
+
+
+def _offline(config: OfflineConfig, devices: int) -> Estimate:
+    shape, gciql, build = config.shape, config.gciql, nets_of(config)
+    value, critics, actor = (net(nnx.Rngs(config.seed)) for net in build)
+    flops = actor.flops(shape.observation(1), config.chosen_arm.max_loops)
+    passes = PASSES_OF_AN_UPDATE + (1 if isinstance(config.chosen_arm, Looped) else 0)  # it thinks first
+    judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
+    parameters = sum(count_parameters(net) for net in (value, critics, actor))
+    per_device = -(-gciql.batch // devices)
+    data = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
+    piece = min(per_device, _MOST_EXAMPLES)
+    updates = config.iterations * gciql.updates_per_iteration
+    return Estimate(
+        parameters=parameters,
+        max_loops=config.chosen_arm.max_loops,
+        flops_per_decision=flops,
+        flops_per_step=gciql.batch * (passes * flops + judging),
+        experience_bytes=0 if config.data.mapped else data * 4 * (shape.size + shape.actions + 2),
+        update_bytes=update_memory(actor, shape.observation(per_device)).activations,
+        state_bytes=3 * 4 * parameters,
+        iterations=config.iterations,
+        updates=updates,
+        devices=devices,
+        seconds=updates * per_device / piece * _timed_update(config, piece),
+    )
+
+
+def _timed_update(config: OfflineConfig, examples: int) -> float:
+    """Seconds of an update from so many examples, on one device."""
+    rows, shape = 1000, config.shape
+    chance = np.random.default_rng(0)
+    ends = np.full(rows, rows - 2, np.int32)
+    data = Dataset(
+        chance.normal(size=(rows, shape.size)).astype(np.float32),
+        chance.uniform(-1, 1, (rows, shape.actions)).astype(np.float32),
+        EpisodeIndex(np.arange(rows - 1, dtype=np.int32), ends),
+    )
+    few = replace(config.gciql, batch=examples, updates_per_iteration=1)
+    trainer = OfflineTrainer(few, config.goals, data, nets_of(config), all_devices(1))
+    state = trainer.begin(config.seed)
+    return _fastest(lambda: trainer.iterate(state))
+
+
+def _online(config: OnlineConfig, devices: int) -> Estimate:
     net = build_net(config, nnx.Rngs(config.seed))
     ppo, arm = config.ppo, config.chosen_arm
-    flops = net.flops(config.puzzle.observation(1), arm.max_loops)
+    flops = net.flops(config.shape.observation(1), arm.max_loops)
     parameters = count_parameters(net)
     per_device = -(-ppo.minibatch // devices)
-    board = config.board[0] * config.board[1] * config.puzzle.planes
+    board = config.board[0] * config.board[1] * config.shape.planes
     seconds_to_decide, seconds_to_learn = _timed(config, net, min(per_device, _MOST_EXAMPLES))
     per_step = seconds_to_decide + ppo.epochs * seconds_to_learn
     return Estimate(
@@ -62,8 +122,8 @@ def estimate(config: RunConfig, devices: int) -> Estimate:
         max_loops=arm.max_loops,
         flops_per_decision=flops,
         flops_per_step=flops * (1 + PASSES_OF_AN_UPDATE * ppo.epochs),
-        rollout_bytes=ppo.steps_per_iteration * (board + 7 * 4 + 3),
-        update_bytes=update_memory(net, config.puzzle.observation(per_device)).activations,
+        experience_bytes=ppo.steps_per_iteration * (board + 7 * 4 + 3),
+        update_bytes=update_memory(net, config.shape.observation(per_device)).activations,
         state_bytes=3 * 4 * parameters,
         iterations=config.iterations,
         updates=config.iterations * ppo.updates_per_iteration,
@@ -72,10 +132,10 @@ def estimate(config: RunConfig, devices: int) -> Estimate:
     )
 
 
-def _timed(config: RunConfig, net: Any, examples: int) -> tuple[float, float]:
+def _timed(config: OnlineConfig, net: Any, examples: int) -> tuple[float, float]:
     """Seconds to decide for one example, and to learn from one."""
     definition, parameters, fixed = nnx.split(net, nnx.Param, ...)
-    shape = config.puzzle.observation(examples).shape
+    shape = config.shape.observation(examples).shape
     observation = jax.random.bernoulli(jax.random.key(0), 0.3, shape).astype(jnp.float32)
 
     def decide(parameters: nnx.State, fixed: nnx.State, observation: Array) -> Array:

@@ -1,4 +1,7 @@
-"""Evaluation of a finished policy, or of a checkpoint of a run, on any bank, at any cap and threshold."""
+"""Evaluation of a finished policy, or of a checkpoint of a run, at any cap and threshold.
+
+Puzzles are played on any bank of levels, OGBench's worlds by their tasks.
+"""
 
 import pathlib
 from dataclasses import dataclass, replace
@@ -11,15 +14,18 @@ from jax.sharding import Mesh
 from looped_actor.algorithms import Weights
 from looped_actor.evaluation.baselines import BASELINES
 from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.ogbench import world_summary
 from looped_actor.evaluation.puzzles import summary
 from looped_actor.experiments.arms import Looped
-from looped_actor.experiments.build import LEVELS_FOLDER, check_bank, level_player
-from looped_actor.experiments.config import RunConfig
+from looped_actor.experiments.config import OfflineConfig, OnlineConfig, RunConfig
+from looped_actor.experiments.offline import world_player
+from looped_actor.experiments.online import LEVELS_FOLDER, check_bank, level_player
 from looped_actor.experiments.policies import finished_policy, load_policy
 from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import LevelBank, open_bank, open_solutions
 from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
+from looped_actor.offline.ogbench import TASKS
 from looped_actor.solvers import SolveStatus
 
 
@@ -39,8 +45,12 @@ class EvaluationRequest:
     min_loops: int | None = None
     threshold: float | None = None
     count: int | None = None
-    """Play only the first so many levels."""
+    """Play only the first so many levels; of a world, so many episodes of each task."""
     baselines: bool = False
+    tasks: tuple[int, ...] = TASKS
+    """Of a world, which to play."""
+    workers: int | None = None
+    """Of a world, the processes that step MuJoCo. Default: one for each core."""
 
 
 def evaluate_policy(
@@ -50,27 +60,69 @@ def evaluate_policy(
     if request.count is not None and request.count < 1:
         raise ValueError(f"count is {request.count}; it must be at least 1")
     config, weights, name = _policy(request, mesh)
-    bank = _bank(request, config)
     halting = _halting(request, config)
-    count = min(request.count or len(bank), len(bank))
-    player = level_player(config, bank, mesh, halting=halting, count=count)
-    with jax.enable_x64(config.double_precision):
-        played = player.play(weights, progress)
-    moves = _optimal_moves(request, bank)
     rule = halting or (config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None)
     facts = {
         "policy": name,
         "task": config.task,
         "arm": config.arm,
+        "max_loops": config.chosen_arm.max_loops if rule is None else rule.max_loops,
+        "threshold": rule.threshold if isinstance(rule, PolicyKL) else None,
+    }
+    with jax.enable_x64(config.double_precision):
+        if isinstance(config, OfflineConfig):
+            return facts | _world_facts(request, config, weights, halting, progress)
+        assert isinstance(config, OnlineConfig)
+        return facts | _puzzle_facts(request, config, weights, halting, mesh, progress)
+
+
+def _puzzle_facts(
+    request: EvaluationRequest,
+    config: OnlineConfig,
+    weights: Weights,
+    halting: HaltingRule | None,
+    mesh: Mesh,
+    progress: Progress,
+) -> dict[str, Any]:
+    bank = _bank(request, config)
+    count = min(request.count or len(bank), len(bank))
+    played = level_player(config, bank, mesh, halting=halting, count=count).play(weights, progress)
+    moves = _optimal_moves(request, bank)
+    facts = {
         "bank": bank.name,
         "bank_checksum": bank.info.checksum,
         "time_limit": config.time_limit,
-        "max_loops": config.chosen_arm.max_loops if rule is None else rule.max_loops,
-        "threshold": rule.threshold if isinstance(rule, PolicyKL) else None,
         **summary(played, None if moves is None else moves[:count]),
     }
     if request.baselines:
         facts["baselines"] = baseline_facts(bank, count, config.time_limit)
+    return facts
+
+
+def _world_facts(
+    request: EvaluationRequest,
+    config: OfflineConfig,
+    weights: Weights,
+    halting: HaltingRule | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    for option in ("levels", "solutions"):
+        if getattr(request, option) is not None:
+            raise ValueError(f"{config.task} has no {option}: leave --{option} out")
+    player = world_player(
+        config,
+        episodes=request.count,
+        tasks=request.tasks,
+        halting=halting,
+        workers=request.workers,
+    )
+    most = (halting or config.chosen_arm).max_loops
+    try:
+        facts = world_summary(player.play(weights, progress), most)
+        if request.baselines:
+            facts["baselines"] = {"random": world_summary(player.play_at_random(progress), 1)}
+    finally:
+        player.close()
     return facts
 
 
@@ -108,7 +160,7 @@ def _policy(request: EvaluationRequest, mesh: Mesh) -> tuple[RunConfig, Weights,
     return config, state.weights, f"{folder} after {bookmark.steps:,} steps"
 
 
-def _bank(request: EvaluationRequest, config: RunConfig) -> LevelBank:
+def _bank(request: EvaluationRequest, config: OnlineConfig) -> LevelBank:
     if request.levels is not None:
         bank = open_bank(request.levels)
     elif config.levels.held_out:

@@ -14,13 +14,13 @@ import numpy as np
 import safetensors
 import safetensors.numpy
 from flax import nnx
-from jaxtyping import Array, Shaped
+from jaxtyping import PyTree
 
 from looped_actor.algorithms import Weights, deciding, no_statistics
 from looped_actor.experiments.codec import ConfigError
 from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
 from looped_actor.files import write_whole
-from looped_actor.models import ActorCriticOutput
+from looped_actor.models import ActorCriticOutput, ActorOutput
 from looped_actor.training.checkpoint import named_leaves
 
 POLICY_FOLDER = "policy"
@@ -37,25 +37,27 @@ class Policy:
 
     ```python
     policy = looped_actor.load_policy("runs/first/policy")
-    decision = policy(observation)  # planes as the environments give them, a batch of boards
+    decision = policy(observation)  # a batch, as the environments give it
     decision.distribution.mode(), decision.value, decision.loop.loops
     ```
 
-    Options of a call are those of `ActorCritic`: another halting rule, another execution.
+    An observation is a batch of boards as planes, `[b, rows, columns, planes]`, or for robot manipulation a
+    `GoalObservation` of states and goals, whose decisions have no value. Options of a call are those of
+    `Actor`: another halting rule, another execution.
     """
 
     def __init__(self, config: RunConfig, weights: Weights):
         self.config, self.weights = config, weights
         self._definition = definition_of(config)
 
-    def __call__(self, observation: Shaped[Array, "b h w p"], **options: Any) -> ActorCriticOutput:
-        """Decide for and judge a batch of observations."""
-        return deciding(self._definition, self.weights)(jnp.asarray(observation), **options)
+    def __call__(self, observation: PyTree, **options: Any) -> ActorOutput | ActorCriticOutput:
+        """Decide for a batch of observations."""
+        return deciding(self._definition, self.weights)(jax.tree.map(jnp.asarray, observation), **options)
 
 
 def build_net(config: RunConfig, rngs: nnx.Rngs) -> Any:
     """The net of a configuration, with new weights."""
-    return config.chosen_arm.build(config.puzzle, config.core, rngs)
+    return config.chosen_arm.build(config.shape, config.core, rngs)
 
 
 def definition_of(config: RunConfig) -> nnx.GraphDef:
@@ -108,7 +110,7 @@ def load_policy(path: str | os.PathLike) -> Policy:
 
 def _fitted(config: RunConfig, there: dict[str, np.ndarray], file: pathlib.Path) -> Weights:
     _, parameters, fixed = nnx.split(_abstract_net(config), nnx.Param, ...)
-    like = Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(config.puzzle.planes)))
+    like = Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(config.shape.features)))
     wanted = named_leaves(like)
     for name in [*wanted, *there]:
         expected = tuple(wanted[name].shape) if name in wanted else "not part of the net"

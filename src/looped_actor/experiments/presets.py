@@ -2,22 +2,29 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Literal
+from typing import Any, Literal
 
-from looped_actor.algorithms import PPOConfig
+from looped_actor.algorithms import GCIQLConfig, PPOConfig
 from looped_actor.experiments.arms import ArmName
-from looped_actor.experiments.config import LevelsConfig, RunConfig
+from looped_actor.experiments.config import (
+    DataConfig,
+    LevelsConfig,
+    OfflineConfig,
+    OnlineConfig,
+)
 from looped_actor.games.catalogue import GAMES
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from looped_actor.loop import PolicyKL
 from looped_actor.models import CoreConfig, DRCConfig
+from looped_actor.offline.ogbench import WORLDS, dataset_name
 
 Scale = Literal["micro", "small", "paper"]
 OnlineTask = Literal["boxoban", "rush-hour"]
+OfflineTask = Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"]
 
 
-def paper(task: OnlineTask) -> RunConfig:
+def _paper_online(task: OnlineTask) -> OnlineConfig:
     """The paper's tables: for one large accelerator or several."""
     levels = {
         "boxoban": LevelsConfig(
@@ -27,9 +34,9 @@ def paper(task: OnlineTask) -> RunConfig:
             train="levels/rush-hour-train.levels", held_out="levels/rush-hour-test.levels"
         ),
     }[task]
-    return RunConfig(
-        task,
-        levels,
+    return OnlineConfig(
+        task=task,
+        levels=levels,
         scale="paper",
         total_steps=100_000_000,
         time_limit=GAMES[task].time_limit,
@@ -55,15 +62,15 @@ def paper(task: OnlineTask) -> RunConfig:
     )
 
 
-def small(task: OnlineTask) -> RunConfig:
+def _small_online(task: OnlineTask) -> OnlineConfig:
     """For one GPU and about an hour: mid-sized boards, half the width."""
     recipe = {
         "boxoban": BoxobanRecipe(height=8, width=8, boxes=2, min_pulls=2, max_pulls=40),
         "rush-hour": RushHourRecipe(height=6, width=6, min_moves=1, max_moves=12),
     }[task]
-    return RunConfig(
-        task,
-        LevelsConfig(recipe=recipe, train_count=50_000, held_out_count=1_000),
+    return OnlineConfig(
+        task=task,
+        levels=LevelsConfig(recipe=recipe, train_count=50_000, held_out_count=1_000),
         scale="small",
         total_steps=10_000_000,
         time_limit=80,
@@ -85,7 +92,7 @@ def small(task: OnlineTask) -> RunConfig:
     )
 
 
-def micro(task: OnlineTask) -> RunConfig:
+def _micro_online(task: OnlineTask) -> OnlineConfig:
     """For two CPU cores and some minutes: small boards of mixed difficulty, a narrow net.
 
     Boxoban is learned from levels of which many are a few moves from solved, since rewards are rare, and
@@ -111,9 +118,9 @@ def micro(task: OnlineTask) -> RunConfig:
         ),
     }[task]
     assert levels.recipe is not None
-    return RunConfig(
-        task,
-        levels,
+    return OnlineConfig(
+        task=task,
+        levels=levels,
         scale="micro",
         total_steps={"boxoban": 1_800_000, "rush-hour": 400_000}[task],
         time_limit={"boxoban": 25, "rush-hour": 40}[task],
@@ -136,9 +143,77 @@ def micro(task: OnlineTask) -> RunConfig:
     )
 
 
-SCALES: dict[str, Callable[[OnlineTask], RunConfig]] = {"micro": micro, "small": small, "paper": paper}
+def _paper_offline(task: OfflineTask) -> OfflineConfig:
+    """The paper's tables: for one accelerator, with OGBench's own data of 1 to 3 million transitions."""
+    return OfflineConfig(
+        task=task,
+        data=DataConfig(train=f"data/{dataset_name(task)}.npz"),
+        scale="paper",
+        total_steps=1_000_000,
+        core=CoreConfig(width=128, heads=4, layers=2, expansion=4.0, convolution=False),
+        halting=PolicyKL(threshold=1e-3, min_loops=2, max_loops=16),
+        gciql=GCIQLConfig(
+            batch=1024,
+            updates_per_iteration=500,
+            learning_rate=3e-4,
+            max_gradient_norm=1.0,
+            discount=0.99,
+            expectile=0.9,
+            target_rate=0.005,
+            behaviour_cost=1.0,
+        ),
+        episodes=50,
+        evaluate_every=200,
+        checkpoint_every=20,
+    )
 
 
-def preset(task: OnlineTask, scale: Scale, arm: ArmName = "looped") -> RunConfig:
-    """A run of a task, at a scale, with an arm."""
-    return replace(SCALES[scale](task), arm=arm)
+def _small_offline(task: OfflineTask) -> OfflineConfig:
+    """For one GPU and about an hour: half the width, half a million transitions collected on its host."""
+    return OfflineConfig(
+        task=task,
+        data=DataConfig(transitions=500_000),
+        scale="small",
+        total_steps=100_000,
+        core=CoreConfig(width=64, heads=4, layers=2, hidden_multiple=64, convolution=False),
+        halting=PolicyKL(max_loops=16),
+        gciql=GCIQLConfig(batch=512, updates_per_iteration=500),
+        episodes=20,
+        evaluate_every=50,
+        checkpoint_every=10,
+    )
+
+
+def _micro_offline(task: OfflineTask) -> OfflineConfig:
+    """For two CPU cores and an hour: a narrow net, small critics, and a tenth of OGBench's data."""
+    return OfflineConfig(
+        task=task,
+        data=DataConfig(transitions=100_000),
+        scale="micro",
+        total_steps=20_000,
+        core=CoreConfig(width=32, heads=2, layers=1, hidden_multiple=32, convolution=False),
+        halting=PolicyKL(max_loops=8),
+        gciql=GCIQLConfig(batch=256, updates_per_iteration=100, learning_rate=1e-3, hidden=(256, 256)),
+        mlp=(256, 256),
+        episodes=10,
+        evaluate_every=50,
+        checkpoint_every=10,
+    )
+
+
+ONLINE: dict[str, Callable[[OnlineTask], OnlineConfig]] = {
+    "micro": _micro_online,
+    "small": _small_online,
+    "paper": _paper_online,
+}
+OFFLINE: dict[str, Callable[[OfflineTask], OfflineConfig]] = {
+    "micro": _micro_offline,
+    "small": _small_offline,
+    "paper": _paper_offline,
+}
+
+
+def preset(task: str, scale: Scale, arm: ArmName = "looped") -> Any:
+    """A run of a task, at a scale, with an arm: an `OnlineConfig` or an `OfflineConfig`."""
+    scales: Any = OFFLINE if task in WORLDS else ONLINE
+    return replace(scales[scale](task), arm=arm)

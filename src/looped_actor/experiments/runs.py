@@ -2,20 +2,37 @@
 
 import pathlib
 from collections.abc import Callable
+from typing import Any
 
 import jax
 from jax.sharding import Mesh
 
-from looped_actor.experiments.build import Run, prepare_levels
-from looped_actor.experiments.config import CONFIG_FILE, RunConfig, read_config, write_config
+from looped_actor.experiments.config import (
+    CONFIG_FILE,
+    OfflineConfig,
+    OnlineConfig,
+    RunConfig,
+    read_config,
+    write_config,
+)
+from looped_actor.experiments.offline import OfflineRun, prepare_data
+from looped_actor.experiments.online import OnlineRun, prepare_levels
 from looped_actor.experiments.policies import POLICY_FOLDER, save_policy
 from looped_actor.levels.sources import Progress, no_progress
-from looped_actor.training import Bookmark, Checkpoints, Ending, OnlineState, Report, run
+from looped_actor.training import Bookmark, Checkpoints, Ending, OfflineState, OnlineState, Report, run
 from looped_actor.training.runner import CHECKPOINTS_FOLDER
 
 
+def parts_of(config: RunConfig, folder: pathlib.Path, mesh: Mesh) -> OnlineRun | OfflineRun:
+    """What a run is made of."""
+    if isinstance(config, OfflineConfig):
+        return OfflineRun(config, folder, mesh)
+    assert isinstance(config, OnlineConfig)
+    return OnlineRun(config, folder, mesh)
+
+
 def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress) -> RunConfig:
-    """Make the folder of a new run: its levels and its configuration, which is returned as written.
+    """Make the folder of a new run: its levels or data and its configuration, which is returned as written.
 
     Of several processes the first does it, and the others wait: they share a file system.
     """
@@ -25,7 +42,8 @@ def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_p
                 f"{folder} is the folder of a run already: `looped-actor resume {folder}` goes on with it; "
                 "for a new one give another folder with --out"
             )
-        write_config(prepare_levels(config, folder, progress), folder / CONFIG_FILE)
+        prepare: Any = prepare_data if isinstance(config, OfflineConfig) else prepare_levels
+        write_config(prepare(config, folder, progress), folder / CONFIG_FILE)
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -48,16 +66,19 @@ def train_run(
 ) -> Ending:
     """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
     with jax.enable_x64(config.double_precision):
-        parts = Run(config, folder, mesh)
-        state, ending = run(
-            parts.trainer,
-            folder,
-            seed=config.seed,
-            fingerprint=config.fingerprint,
-            schedule=config.schedule,
-            evaluate=parts.evaluate,
-            report=report,
-        )
+        parts = parts_of(config, folder, mesh)
+        try:
+            state, ending = run(
+                parts.trainer,
+                folder,
+                seed=config.seed,
+                fingerprint=config.fingerprint,
+                schedule=config.schedule,
+                evaluate=parts.evaluate,
+                report=report,
+            )
+        finally:
+            parts.close()
         if ending is Ending.FINISHED and jax.process_index() == 0:
             save_policy(config, state.weights, folder / POLICY_FOLDER)
     return ending
@@ -65,7 +86,7 @@ def train_run(
 
 def restore_run(
     config: RunConfig, folder: pathlib.Path, mesh: Mesh, checkpoint: str = "latest"
-) -> tuple[OnlineState, Bookmark]:
+) -> tuple[OnlineState | OfflineState, Bookmark]:
     """The state of a run at a checkpoint (best, latest or an iteration), and where it stood."""
     checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, config.fingerprint, read_only=True)
     iteration = None
@@ -78,4 +99,4 @@ def restore_run(
             raise ValueError(f"checkpoint {checkpoint!r}: it must be best, latest or an iteration")
         iteration = int(checkpoint)
     with jax.enable_x64(config.double_precision):
-        return checkpoints.restore(Run(config, folder, mesh).trainer.begin(config.seed), iteration)
+        return checkpoints.restore(parts_of(config, folder, mesh).trainer.begin(config.seed), iteration)

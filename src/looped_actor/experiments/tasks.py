@@ -38,6 +38,11 @@ class PuzzleTask:
             raise ValueError("a puzzle has either board_actions or cell_actions")
 
     @property
+    def features(self) -> int:
+        """Numbers that observations are scaled by."""
+        return self.planes
+
+    @property
     def actions(self) -> int:
         """Actions in all."""
         return self.board_actions or self.cell_actions * self.grid[0] * self.grid[1]
@@ -67,6 +72,11 @@ class ControlTask:
     paired: bool = False
     """One token for each (state_i, goal_i) instead of one for each scalar."""
     reported_mean_loops: float | None = None
+
+    @property
+    def features(self) -> int:
+        """Numbers that observations are scaled by."""
+        return self.size
 
     def observation(self, batch: int) -> GoalObservation:
         """The shape of a batch of observations."""

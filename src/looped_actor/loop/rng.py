@@ -18,6 +18,7 @@ class Stream(IntEnum):
     ACTION = 2
     SHUFFLE = 3
     NET = 4
+    EXAMPLE = 5
 
 
 def addressed_key(

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from looped_actor.checks import at_least_one
 from looped_actor.loop.halting import StopReason
@@ -49,6 +49,8 @@ class Streamed(NamedTuple):
     """The end of a stream."""
 
     table: Any
+    thoughts: Thought
+    """The last of every row."""
     asked: Int[Array, ""]
     """Loops of all thoughts."""
     executed: Int[Array, ""]
@@ -99,7 +101,24 @@ class Streaming:
         run = stream.begin(table, waiting, slots)
         for size, smaller in _shrinking(slots):
             run = stream.until_few(stream.compact(run, size), smaller)
-        return Streamed(run.table, run.asked, run.executed)
+        return Streamed(run.table, run.thoughts, run.asked, run.executed)
+
+    def think(
+        self,
+        loop: OpenLoop,
+        observation: PyTree[Shaped[Array, "r ..."]],
+        waiting: Bool[Array, " r"] | None = None,
+    ) -> Streamed:
+        """Let every row, or those that are waiting, think once about observations that are all there."""
+        rows = jax.tree.leaves(observation)[0].shape[0]
+
+        def observe(table: None, chosen: Int[Array, " s"]) -> Any:
+            return jax.tree.map(lambda leaf: leaf[chosen], observation)
+
+        def settle(table: None, decided: Bool[Array, " r"], thought: Thought) -> tuple[None, Array]:
+            return None, jnp.zeros_like(decided)
+
+        return self.run(loop, None, rows, observe, settle, waiting)
 
 
 def default_slots(loop: OpenLoop, observation: Any) -> int:

@@ -12,6 +12,7 @@ from looped_actor.models.heads import (
     ValueHead,
 )
 from looped_actor.models.looped import LatentStart, LoopedTrunk, Trunk
+from looped_actor.models.mlp import MLP, GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.models.stacks import Stack
 from looped_actor.models.tokenizers import (
     GoalObservation,
@@ -24,6 +25,7 @@ from looped_actor.models.tokenizers import (
 
 __all__ = [
     "DRC",
+    "MLP",
     "Actor",
     "ActorCritic",
     "ActorCriticOutput",
@@ -35,8 +37,10 @@ __all__ = [
     "GaussianMean",
     "GaussianMeanAndStd",
     "GoalObservation",
+    "GoalValue",
     "LatentStart",
     "LoopedTrunk",
+    "MLPActor",
     "PairedTokenizer",
     "PlanesTokenizer",
     "PolicyHead",
@@ -47,5 +51,6 @@ __all__ = [
     "Tokenizer",
     "Tokens",
     "Trunk",
+    "TwinGoalCritics",
     "ValueHead",
 ]

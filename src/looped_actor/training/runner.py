@@ -5,6 +5,7 @@ rollouts or from a dataset.
 """
 
 import json
+import math
 import pathlib
 import signal
 import time
@@ -61,6 +62,7 @@ class Report(NamedTuple):
     all_steps: int
     steps_per_second: float
     success: float
+    """Of the episodes of this iteration; NaN where none ended."""
     loops: float
     utilisation: float
     """Of the loops that the hardware computed, the share that was asked for."""
@@ -132,7 +134,7 @@ def run(
                         steps,
                         schedule.iterations * trainer.steps_per_iteration,
                         rate,
-                        numbers["success"],
+                        numbers.get("success", math.nan),
                         numbers["loops"],
                         numbers["utilisation"],
                         evaluated,

@@ -54,7 +54,7 @@ def run_batches(
         return
     # Not forked: JAX has threads, and a forked thread pool hangs.
     spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=_end_with_parent) as pool:
+    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=end_with_parent) as pool:
         numbered = enumerate(tasks)
         pending = deque()
 
@@ -85,7 +85,7 @@ def forget(parts: pathlib.Path) -> None:
     shutil.rmtree(parts, ignore_errors=True)
 
 
-def _end_with_parent() -> None:
+def end_with_parent() -> None:
     """In a worker: leave when the parent is gone. A pool whose parent was killed would wait forever.
 
     An interruption from the keyboard reaches every process of a terminal; it is for the parent to act on.

@@ -1,4 +1,4 @@
-"""From a configuration to the parts of a run: levels, environment, trainer, evaluator."""
+"""From a configuration to the parts of a run of online learning: levels, environment, trainer, evaluator."""
 
 import pathlib
 from collections.abc import Mapping
@@ -9,12 +9,12 @@ from typing import Any
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from looped_actor.batches import default_workers
 from looped_actor.envs import Boxoban, RushHour
 from looped_actor.evaluation.puzzles import LevelPlayer, summary
-from looped_actor.experiments.config import RunConfig
+from looped_actor.experiments.config import OnlineConfig
 from looped_actor.experiments.policies import build_net, definition_of
 from looped_actor.levels import LevelBank, generate, open_bank, write_bank
-from looped_actor.levels.batches import default_workers
 from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.loop import HaltingRule
 from looped_actor.training.online import OnlineState, OnlineTrainer
@@ -23,7 +23,9 @@ ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
 LEVELS_FOLDER = "levels"
 
 
-def prepare_levels(config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress) -> RunConfig:
+def prepare_levels(
+    config: OnlineConfig, folder: pathlib.Path, progress: Progress = no_progress
+) -> OnlineConfig:
     """Generate the levels of a run where none are given, and write down which they are."""
     levels = config.levels
     if not levels.train:
@@ -40,7 +42,7 @@ def prepare_levels(config: RunConfig, folder: pathlib.Path, progress: Progress =
     return replace(config, levels=checked)
 
 
-def _open(config: RunConfig, folder: pathlib.Path, split: str) -> LevelBank:
+def _open(config: OnlineConfig, folder: pathlib.Path, split: str) -> LevelBank:
     given = getattr(config.levels, split)
     bank = open_bank(given or folder / LEVELS_FOLDER / f"{split}.levels")
     check_bank(config, bank)
@@ -50,7 +52,7 @@ def _open(config: RunConfig, folder: pathlib.Path, split: str) -> LevelBank:
     return bank
 
 
-def check_bank(config: RunConfig, bank: LevelBank) -> None:
+def check_bank(config: OnlineConfig, bank: LevelBank) -> None:
     """Raise an error if a run cannot be played on a bank."""
     if bank.info.game != config.task:
         raise ValueError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
@@ -62,16 +64,16 @@ def check_bank(config: RunConfig, bank: LevelBank) -> None:
         )
 
 
-def environment(config: RunConfig, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
+def environment(config: OnlineConfig, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
     """The world of a run, with levels of a bank: all, or the first so many."""
     return ENVIRONMENTS[config.task](bank.on_device(count), config.time_limit)
 
 
 @dataclass(frozen=True)
-class Run:
+class OnlineRun:
     """The parts of a run, made from its configuration and folder."""
 
-    config: RunConfig
+    config: OnlineConfig
     folder: pathlib.Path
     mesh: Mesh
 
@@ -98,6 +100,9 @@ class Run:
         count = min(self.config.levels.evaluate_count, len(self.held_out))
         return level_player(self.config, self.held_out, self.mesh, count=count)
 
+    def close(self) -> None:
+        """Nothing to let go of."""
+
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
         """Play the held-out levels."""
         played = self._player.play(state.weights)
@@ -106,7 +111,7 @@ class Run:
 
 
 def level_player(
-    config: RunConfig,
+    config: OnlineConfig,
     bank: LevelBank,
     mesh: Mesh,
     *,

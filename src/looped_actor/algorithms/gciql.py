@@ -1,0 +1,174 @@
+"""Goal-conditioned implicit Q-learning with a DDPG+BC actor, as in the paper's equation for offline learning.
+
+Three losses. The *value* is an expectile of what the target critics think of the actions in the data, so no
+other action is ever asked about. The *critics* learn one step of it: every step costs 1 until the goal is
+there. The *actor* climbs the critics and stays near the data. Each is a loss of every example; a batch is
+learned from by their mean.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, PyTree, Real
+
+from looped_actor.algorithms.deciding import Decide
+from looped_actor.checks import at_least_one
+
+Value = Callable[[Float[Array, "b n"], Float[Array, "b n"]], Float[Array, " b"]]
+"""States and goals to how near they are."""
+Critics = Callable[[Float[Array, "b n"], Float[Array, "b n"], Float[Array, "b a"]], Float[Array, "2 b"]]
+"""States, goals and actions to what two critics think of them."""
+
+
+@dataclass(frozen=True)
+class GCIQLConfig:
+    """How to learn offline. The defaults are the paper's."""
+
+    batch: int = 1024
+    """Examples of one gradient, over all devices."""
+    updates_per_iteration: int = 500
+    """Gradient steps between two rows of metrics; evaluations and checkpoints count in these."""
+    learning_rate: float = 3e-4
+    """Step size of Adam, for all nets."""
+    max_gradient_norm: float = 1.0
+    """Longer gradients, of all nets together, are shortened to this."""
+    discount: float = 0.99
+    """gamma; also of the geometric distance of future goals."""
+    expectile: float = 0.9
+    """Which of the actions in the data the value believes in: 0.5 the mean, towards 1 the best."""
+    target_rate: float = 0.005
+    """How far the target critics go towards the critics in each update."""
+    behaviour_cost: float = 1.0
+    """c_BC: the weight of staying near the data."""
+    hidden: tuple[int, ...] = (512, 512, 512)
+    """Layers of the value and of each critic."""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "batch", "updates_per_iteration")
+        for name in ("learning_rate", "max_gradient_norm"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        for name in ("discount", "expectile", "target_rate"):
+            if not 0 < getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+        if not self.behaviour_cost >= 0:
+            raise ValueError(f"behaviour_cost is {self.behaviour_cost}; it must be at least 0")
+        if not self.hidden or min(self.hidden) < 1:
+            raise ValueError(f"hidden is {list(self.hidden)}; it must name at least one layer, of at least 1")
+
+
+class GoalBatch(NamedTuple):
+    """What GCIQL learns from: transitions, and goals to look back at them with."""
+
+    state: Float[Array, "*b n"]
+    action: Float[Array, "*b a"]
+    next_state: Float[Array, "*b n"]
+    value_goal: Float[Array, "*b n"]
+    actor_goal: Float[Array, "*b n"]
+    reached: Bool[Array, "*b"]
+    """Whether the value goal is the state itself: the way ends here and costs nothing more."""
+
+
+class ValueTerms(NamedTuple):
+    """What the value's loss saw: of each example, or means of them."""
+
+    value_loss: Float[Array, "*b"]
+    value: Float[Array, "*b"]
+
+
+class CriticTerms(NamedTuple):
+    """What the critics' loss saw."""
+
+    critic_loss: Float[Array, "*b"]
+    q: Float[Array, "*b"]
+    """Of the actions in the data, by the lower critic."""
+
+
+class ActorTerms(NamedTuple):
+    """What the actor's loss saw."""
+
+    q_loss: Float[Array, "*b"]
+    behaviour_loss: Float[Array, "*b"]
+    """Negative log-probability of the actions in the data."""
+    action_error: Float[Array, "*b"]
+    """Mean squared distance from them."""
+    q_of_policy: Float[Array, "*b"]
+    loops: Float[Array, "*b"]
+    executed_loops: Float[Array, "*b"]
+    """Loops that the hardware computed, forward and back, spread evenly; `loops` were asked for."""
+
+
+def value_loss(
+    value: Value, target_critics: Critics, batch: GoalBatch, config: GCIQLConfig
+) -> tuple[Float[Array, " b"], ValueTerms]:
+    """Expectile regression: underestimating is dearer than overestimating."""
+    q = jax.lax.stop_gradient(target_critics(batch.state, batch.value_goal, batch.action).min(axis=0))
+    now = value(batch.state, batch.value_goal)
+    gap = q - now
+    loss = jnp.where(gap >= 0, config.expectile, 1 - config.expectile) * gap**2
+    return loss, jax.lax.stop_gradient(ValueTerms(loss, now))
+
+
+def critic_loss(
+    critics: Critics, value: Value, batch: GoalBatch, config: GCIQLConfig
+) -> tuple[Float[Array, " b"], CriticTerms]:
+    """One step of cost, and the value of where it leads."""
+    later = jax.lax.stop_gradient(value(batch.next_state, batch.value_goal))
+    target = jnp.where(batch.reached, 0, config.discount * later - 1)
+    both = critics(batch.state, batch.value_goal, batch.action)
+    loss = ((both - target) ** 2).sum(axis=0)
+    return loss, jax.lax.stop_gradient(CriticTerms(loss, both.min(axis=0)))
+
+
+def q_of_action(critics: Critics, batch: GoalBatch, action: Float[Array, "b a"]) -> Float[Array, " b"]:
+    """What the lower critic thinks of actions on the way to the actor's goals, cut to the bounds."""
+    return critics(batch.state, batch.actor_goal, jnp.clip(action, -1, 1)).min(axis=0)
+
+
+def q_scale(q: Float[Array, " b"]) -> Float[Array, ""]:
+    """lambda_Q: the mean magnitude of a batch, which makes the two terms of the actor commensurable."""
+    return jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-6)
+
+
+def actor_loss(
+    decide: Decide,
+    critics: Critics,
+    observation: PyTree,
+    batch: GoalBatch,
+    config: GCIQLConfig,
+    scale: Callable[[Float[Array, " b"]], Float[Array, ""]] = q_scale,
+    expected_loops: Real[Array, " b"] | None = None,
+) -> tuple[Float[Array, " b"], ActorTerms]:
+    """DDPG+BC.
+
+    Args:
+      decide: the policy.
+      critics: held fixed; the gradient passes through them to the action.
+      observation: the states and the actor's goals, as the policy reads them.
+      batch: the examples, which may be a part of a minibatch.
+      config: how to learn.
+      scale: lambda_Q of the whole minibatch. Default: these examples are all of it.
+      expected_loops: a guess of each example's depth. Only ever changes the time it takes.
+    """
+    now = decide(observation, expected_loops=expected_loops)
+    mean = now.distribution.mode()
+    q = q_of_action(critics, batch, mean)
+    q_loss = -q / scale(q)
+    behaviour = -now.distribution.log_prob(batch.action)
+    terms = ActorTerms(
+        q_loss=q_loss,
+        behaviour_loss=behaviour,
+        action_error=((mean - batch.action) ** 2).mean(axis=-1),
+        q_of_policy=q,
+        loops=now.loop.loops.astype(q.dtype),
+        executed_loops=jnp.full_like(q, now.loop.executed_to_learn / len(q)),
+    )
+    return q_loss + config.behaviour_cost * behaviour, jax.lax.stop_gradient(terms)
+
+
+def moved_towards(target: PyTree, source: PyTree, rate: float) -> PyTree:
+    """A pytree a little nearer to another."""
+    return jax.tree.map(lambda t, s: t + rate * (s - t), target, source)

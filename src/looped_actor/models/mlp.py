@@ -1,0 +1,153 @@
+"""Plain nets over states and goals: the value and the critics of offline learning, and the simplest actor.
+
+Their shape is that of OGBench's reference: dense layers with GELU, layer norm after it where asked for.
+"""
+
+import itertools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float, Real
+
+from looped_actor.loop import (
+    Execution,
+    HaltingRule,
+    LoopResult,
+    OpenLoop,
+    StopReason,
+    UnitGaussian,
+)
+from looped_actor.models.actor import ActorOutput
+from looped_actor.models.tokenizers import GoalObservation
+
+# Uniform, with a variance of 1 / mean(fan in, fan out).
+_dense_init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform")
+
+
+class MLP(nnx.Module):
+    """Hidden layers, each a linear map, GELU, and layer norm where it is asked for."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], *, layer_norm: bool, rngs: nnx.Rngs):
+        self.sizes = (inputs, *hidden)
+        self.layers = nnx.List(
+            nnx.Linear(a, b, kernel_init=_dense_init, rngs=rngs) for a, b in itertools.pairwise(self.sizes)
+        )
+        self.norms = nnx.List(nnx.LayerNorm(size, rngs=rngs) for size in hidden) if layer_norm else None
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
+        """Features of each example."""
+        for i, layer in enumerate(self.layers):
+            x = nnx.gelu(layer(x))
+            if self.norms is not None:
+                x = self.norms[i](x)
+        return x
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one example."""
+        return sum(2 * a * b for a, b in itertools.pairwise(self.sizes))
+
+
+class _Scalar(nnx.Module):
+    """One number for each example."""
+
+    def __init__(self, inputs: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
+        self.features = MLP(inputs, hidden, layer_norm=True, rngs=rngs)
+        self.out = nnx.Linear(hidden[-1], 1, kernel_init=_dense_init, rngs=rngs)
+
+    def __call__(self, x: Float[Array, "b n"]) -> Float[Array, " b"]:
+        return self.out(self.features(x))[:, 0]
+
+    @property
+    def flops(self) -> int:
+        return self.features.flops + 2 * self.out.in_features
+
+
+class GoalValue(nnx.Module):
+    """How near a state is to a goal."""
+
+    def __init__(self, size: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
+        self.net = _Scalar(2 * size, hidden, rngs=rngs)
+
+    def __call__(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, " b"]:
+        """The value of each state."""
+        return self.net(jnp.concatenate([state, goal], axis=-1))
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one example."""
+        return self.net.flops
+
+
+class TwinGoalCritics(nnx.Module):
+    """Two judges of actions, of one shape and with parameters of their own."""
+
+    def __init__(self, size: int, actions: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
+        @nnx.split_rngs(splits=2)
+        @nnx.vmap
+        def make(rngs: nnx.Rngs) -> _Scalar:
+            return _Scalar(2 * size + actions, hidden, rngs=rngs)
+
+        self.twins = make(rngs)
+
+    def __call__(
+        self, state: Float[Array, "b n"], goal: Float[Array, "b n"], action: Float[Array, "b a"]
+    ) -> Float[Array, "2 b"]:
+        """What each of the two thinks of an action."""
+        definition, parameters = nnx.split(self.twins)
+        x = jnp.concatenate([state, goal, action], axis=-1)
+        return jax.vmap(lambda own: nnx.merge(definition, own)(x))(parameters)
+
+    @property
+    def flops(self) -> int:
+        """Floating-point operations of one example, for both."""
+        return 2 * self.twins.flops
+
+
+class MLPActor(nnx.Module):
+    """A policy without tokens and without loops: OGBench's own.
+
+    It keeps the options of other policies, so that it stands wherever they do, and ignores them.
+    """
+
+    def __init__(self, size: int, actions: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
+        self.size = size
+        self.features = MLP(2 * size, hidden, layer_norm=False, rngs=rngs)
+        small = nnx.initializers.variance_scaling(1e-2, "fan_avg", "uniform")
+        self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, rngs=rngs)
+
+    def __call__(
+        self,
+        observation: GoalObservation,
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Real[Array, " b"] | None = None,
+        record: bool = False,
+    ) -> ActorOutput:
+        """Decide for a batch of observations. The whole net counts as one loop."""
+        x = jnp.concatenate(observation, axis=-1)
+        if x.shape[-1] != 2 * self.size:
+            raise ValueError(f"state and goal have {x.shape[-1]} scalars; this net takes {2 * self.size}")
+        latent = self.features(x)
+        batch = x.shape[0]
+        loop = LoopResult(
+            latent=latent,
+            loops=jnp.ones(batch, jnp.int32),
+            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
+            divergence=jnp.full(batch, jnp.inf, x.dtype),
+            executed=jnp.int32(batch),
+            executed_back=jnp.int32(batch),
+            latents=jax.lax.stop_gradient(latent)[None] if record else None,
+        )
+        return ActorOutput(UnitGaussian(self.mean(latent)), loop)
+
+    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+        """None: it does not loop."""
+        return None
+
+    def flops(self, observation: Any, loops: float) -> float:
+        """Floating-point operations of one decision."""
+        return self.features.flops + 2 * self.mean.in_features * self.mean.out_features

@@ -1,0 +1,215 @@
+"""Play data made here: OGBench's scripted oracles at work, over processes, seeded and resumable.
+
+An oracle follows a plan to a target that the world has chosen (move a cube, press a button, pull a drawer),
+with noise; then it is given the next. Each episode depends on its seed alone, so any number of
+processes makes the same files. They are what OGBench itself loads.
+"""
+
+import functools
+import pathlib
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import safetensors.numpy
+from numpy.lib import format as npy
+
+from looped_actor.batches import Arrays, forget, run_batches
+from looped_actor.checks import at_least_one
+from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, make_world
+
+Progress = Callable[[int, int], None]
+
+PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
+"""Of the oracles' plans, as in OGBench's own play datasets."""
+
+# Probability of stacking when a cube is to be placed: drawn for each episode between these.
+_STACKING = {"cube-double": (0.0, 0.25), "cube-triple": (0.05, 0.35)}
+
+
+@dataclass(frozen=True)
+class CollectionJob:
+    """What to collect."""
+
+    world: str
+    transitions: int
+    """To learn from; a tenth more is held out. Rounded up to whole episodes."""
+    seed: int = 0
+    episode_transitions: int = 1000
+    """Of each episode."""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "transitions", "episode_transitions")
+        if self.world not in WORLDS:
+            raise ValueError(f"there is no world {self.world!r}; there are {', '.join(WORLDS)}")
+        if self.seed < 0:
+            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+
+    @property
+    def train_episodes(self) -> int:
+        """Episodes to learn from."""
+        return -(-self.transitions // self.episode_transitions)
+
+    @property
+    def held_out_episodes(self) -> int:
+        """Episodes that are held out."""
+        return -(-self.train_episodes // 10)
+
+    @property
+    def name(self) -> str:
+        """Of its folder of finished episodes: that of no other job."""
+        size = f"{self.train_episodes}x{self.episode_transitions}"
+        return f"{dataset_name(self.world)}-{size}-seed{self.seed}"
+
+
+@dataclass(frozen=True)
+class EpisodeJob:
+    """One of its episodes."""
+
+    world: str
+    seed: int
+    number: int
+    transitions: int
+
+
+def collect(
+    job: CollectionJob,
+    folder: pathlib.Path,
+    *,
+    workers: int,
+    progress: Progress = lambda done, total: None,
+) -> tuple[pathlib.Path, pathlib.Path]:
+    """Collect into `WORLD-play-v0.npz` and `WORLD-play-v0-val.npz`; goes on where it was interrupted."""
+    train = folder / f"{dataset_name(job.world)}.npz"
+    held_out = folder / f"{dataset_name(job.world)}-val.npz"
+    for path in (train, held_out):
+        if path.exists():
+            raise ValueError(f"{path} is there already; move it away, or collect into another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    # Numbers below zero are held out. More transitions of a seed are more of the same.
+    numbers = [*range(-job.held_out_episodes, 0), *range(job.train_episodes)]
+    parts = folder / f"{job.name}.parts"
+    tasks = [EpisodeJob(job.world, job.seed, n, job.episode_transitions) for n in numbers]
+    done = 0
+    total = len(tasks) * job.episode_transitions
+    for _ in run_batches(collect_episode, tasks, workers=workers, parts=parts):
+        done += job.episode_transitions
+        progress(done, total)
+    finished = sorted(parts.glob("*.part"))[: len(tasks)]
+    write_episodes(held_out, finished[: job.held_out_episodes])
+    write_episodes(train, finished[job.held_out_episodes :])
+    forget(parts)
+    return train, held_out
+
+
+def collect_episode(job: EpisodeJob) -> Arrays:
+    """All states and actions of one episode of play."""
+    before = np.random.get_state()  # oracles draw from NumPy's global stream
+    try:
+        for attempt in range(100):
+            held_out = int(job.number < 0)
+            seed = episode_seed(job.seed, WORLDS.index(job.world), held_out, abs(job.number), attempt)
+            np.random.seed(seed)
+            episode = _play(job.world, seed, job.transitions + 1)
+            if job.world != "scene" or _cube_in_sight(episode["qpos"]):
+                return episode
+        raise ValueError(f"{job}: in none of 100 attempts did the cube stay in sight")
+    finally:
+        np.random.set_state(before)
+
+
+def _play(world: str, seed: int, steps: int) -> Arrays:
+    env, oracles = _workshop(world)
+    state, about = env.reset(seed=seed)
+    stacking = np.random.uniform(*_STACKING[world]) if world in _STACKING else 0.5
+    oracle = oracles[about["privileged/target_task"]]
+    oracle.reset(state, about)
+    rows: dict[str, list] = {"observations": [], "actions": [], "qpos": [], "qvel": []}
+    if world in ("puzzle-3x3", "scene"):
+        rows["button_states"] = []
+    for _ in range(steps):
+        action = np.clip(oracle.select_action(state, about), -1, 1)
+        rows["observations"].append(state)
+        rows["actions"].append(action)
+        state, _, _, _, about = env.step(action)
+        for key in rows.keys() - {"observations", "actions"}:
+            rows[key].append(about[f"prev_{key}"])
+        if oracle.done:
+            seen, about = env.set_new_target(p_stack=stacking)
+            oracle = oracles[about["privileged/target_task"]]
+            oracle.reset(seen, about)
+    kinds = {"button_states": np.int64}
+    episode = {key: np.array(values, kinds.get(key, np.float32)) for key, values in rows.items()}
+    episode["terminals"] = np.arange(steps) == steps - 1
+    return episode
+
+
+@functools.cache
+def _workshop(world: str) -> tuple[Any, dict[str, Any]]:
+    """A world for play, and who can play in it. Made once in each process: it takes seconds."""
+    env = make_world(world, terminate_at_goal=False, mode="data_collection")
+    from ogbench.manipspace.oracles.plan.button_plan import ButtonPlanOracle
+    from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
+    from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
+    from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
+
+    env = env.unwrapped  # without OGBench's time limit for evaluation
+    how: dict[str, Any] = {"env": env, "noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING}
+    if world == "puzzle-3x3":
+        return env, {"button": ButtonPlanOracle(gripper_always_closed=True, **how)}
+    oracles = {"cube": CubePlanOracle(**how)}
+    if world == "scene":
+        oracles |= {
+            "button": ButtonPlanOracle(**how),
+            "drawer": DrawerPlanOracle(**how),
+            "window": WindowPlanOracle(**how),
+        }
+    return env, oracles
+
+
+def _cube_in_sight(qpos: np.ndarray) -> bool:
+    """Whether the scene's cube stayed on the table or in the drawer: elsewhere a camera could not see it."""
+    y, z = qpos[:, 15], qpos[:, 16]
+    return not ((y >= 0.29) | ((y <= -0.3) & ((z < 0.06) | (z > 0.08)))).any()
+
+
+def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
+    """Join episodes into an npz file, one at a time: millions of rows never lie in memory together."""
+    with safetensors.safe_open(parts[0], framework="numpy") as first:
+        keys = sorted(first.keys())
+
+    def pieces(key: str) -> Iterator[np.ndarray]:
+        for part in parts:
+            with safetensors.safe_open(part, framework="numpy") as file:
+                yield np.ascontiguousarray(file.get_tensor(key))
+
+    unfinished = path.with_name(path.name + ".unfinished")
+    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
+        for key in keys:
+            rows = sum(len(piece) for piece in pieces(key))
+            like = next(pieces(key))
+            about = {"descr": npy.dtype_to_descr(like.dtype), "fortran_order": False}
+            # Given by name, a member has zip's first date, whenever it is written: same data, same bytes.
+            with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
+                npy.write_array_header_1_0(member, about | {"shape": (rows, *like.shape[1:])})
+                for piece in pieces(key):
+                    member.write(piece.tobytes())
+    unfinished.replace(path)
+
+
+def download(world: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """OGBench's own play dataset, by OGBench's own loader."""
+    make_world(world)  # says what to install, where OGBench is missing
+    from ogbench import download_datasets
+
+    name = dataset_name(world)
+    try:
+        download_datasets([name], str(folder))
+    except OSError as error:
+        raise ValueError(
+            f"{name} cannot be fetched ({error}); without a network, make a dataset: "
+            f"looped-actor ogbench collect {world}"
+        ) from None
+    return folder / f"{name}.npz", folder / f"{name}-val.npz"

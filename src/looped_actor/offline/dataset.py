@@ -1,0 +1,155 @@
+"""Datasets in OGBench's format: episodes of states and actions, one after the other, in an npz file.
+
+A file holds every state of an episode, the last one too; `terminals` marks the last. What is kept here is
+the same (OGBench calls it compact): the state after row t is row t + 1, and nothing is stored twice.
+"""
+
+import os
+import pathlib
+import struct
+import zipfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+from jaxtyping import Array, Int, Shaped
+from numpy.lib import format as npy
+
+_ROWS_AT_ONCE = 100_000
+
+
+class DatasetError(ValueError):
+    """A dataset that cannot be learned from, and why."""
+
+
+class EpisodeIndex(NamedTuple):
+    """Where the transitions of a dataset are."""
+
+    begins: Int[Array | np.ndarray, " m"]
+    """Rows from which a transition begins: all but the last of every episode."""
+    last: Int[Array | np.ndarray, " n"]
+    """For each row, the last row of its episode from which a transition begins."""
+
+
+@dataclass(frozen=True)
+class Dataset:
+    """Episodes, one after the other. `states` and `actions` may be mapped from a file."""
+
+    states: Shaped[np.ndarray, "n s"]
+    actions: Shaped[np.ndarray, "n a"]
+    index: EpisodeIndex
+
+    @property
+    def transitions(self) -> int:
+        """How many there are to learn from."""
+        return len(self.index.begins)
+
+    @property
+    def episodes(self) -> int:
+        """How many there are."""
+        return len(self.states) - self.transitions
+
+
+def open_dataset(path: str | os.PathLike, mapped: bool = False) -> Dataset:
+    """Open a file as OGBench writes it, regular or compressed.
+
+    Args:
+      path: an npz file with observations, actions and terminals.
+      mapped: leave states and actions on disk. A compressed file is unpacked beside itself for it, once.
+    """
+    path = pathlib.Path(path)
+    try:
+        with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
+            there = {name.removesuffix(".npy") for name in archive.namelist()}
+            for key in ("observations", "actions", "terminals"):
+                if key not in there:
+                    raise DatasetError(f"{path}: there is no {key!r} in it; it has {sorted(there)}")
+            names = ("observations", "actions")
+            read = (lambda name: _mapped(path, archive, name)) if mapped else file.__getitem__
+            states, actions = (read(name) for name in names)
+            terminals = file["terminals"]
+    except FileNotFoundError:
+        raise DatasetError(f"{path}: there is no such file") from None
+    except (OSError, ValueError, zipfile.BadZipFile, struct.error) as error:
+        if isinstance(error, DatasetError):
+            raise
+        raise DatasetError(f"{path}: this is not a dataset as OGBench writes it ({error})") from None
+    return _checked(states, actions, terminals, str(path))
+
+
+def from_ogbench(dataset: Mapping[str, np.ndarray], name: str = "dataset") -> Dataset:
+    """What `ogbench.load_dataset` returns, regular (with next_observations) or compact (with valids)."""
+    states, actions = dataset["observations"], dataset["actions"]
+    if "next_observations" not in dataset:
+        # Compact marks the last two rows of an episode; the last is the one that is not valid.
+        return _checked(states, actions, np.asarray(dataset["valids"]) == 0, name)
+    ends = np.flatnonzero(dataset["terminals"]) + 1
+    states = np.insert(states, ends, dataset["next_observations"][ends - 1], axis=0)
+    actions = np.insert(actions, ends, actions[ends - 1], axis=0)
+    terminals = np.zeros(len(states), bool)
+    terminals[ends + np.arange(len(ends))] = True
+    return _checked(states, actions, terminals, name)
+
+
+def _checked(states: np.ndarray, actions: np.ndarray, terminals: np.ndarray, name: str) -> Dataset:
+    rows = len(states)
+    for what, array in (("observations", states), ("actions", actions)):
+        if array.ndim != 2 or array.dtype.kind != "f":
+            raise DatasetError(
+                f"{name}: {what} are {array.dtype}{list(array.shape)}; they must be rows of real numbers"
+            )
+        for first in range(0, rows, _ROWS_AT_ONCE):
+            finite = np.isfinite(array[first : first + _ROWS_AT_ONCE]).all(axis=1)
+            if not finite.all():
+                raise DatasetError(
+                    f"{name}: {what} of row {first + int(np.argmin(finite))} are not all finite"
+                )
+    if not len(states) == len(actions) == len(terminals) or terminals.ndim != 1:
+        raise DatasetError(
+            f"{name}: {len(states)} observations, {len(actions)} actions and {len(terminals)} terminals "
+            "do not fit together"
+        )
+    if np.abs(actions).max(initial=0) > 1 + 1e-6:
+        raise DatasetError(f"{name}: actions go beyond [-1, 1]")
+    ends = terminals.astype(bool)
+    if rows == 0 or not ends[-1]:
+        raise DatasetError(f"{name}: the last row does not end its episode: the file was cut short")
+    stops = np.flatnonzero(ends)
+    lengths = np.diff(stops, prepend=-1)
+    if (lengths < 2).any():
+        raise DatasetError(
+            f"{name}: the episode that ends in row {stops[np.argmin(lengths)]} has no transition"
+        )
+    last = np.repeat(stops - 1, lengths).astype(np.int32)
+    return Dataset(states, actions, EpisodeIndex(np.flatnonzero(~ends).astype(np.int32), last))
+
+
+def _mapped(path: pathlib.Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
+    """An array of an npz file, left on disk."""
+    member = archive.getinfo(f"{name}.npy")
+    if member.compress_type != zipfile.ZIP_STORED:
+        return np.load(_unpacked(path, archive, member), mmap_mode="r", allow_pickle=False)
+    with path.open("rb") as file:
+        # The local header says how long it is itself: 30 bytes, the name, and what zip calls extra.
+        file.seek(member.header_offset)
+        name_length, extra_length = struct.unpack("<26xHH", file.read(30))
+        file.seek(member.header_offset + 30 + name_length + extra_length)
+        version = npy.read_magic(file)
+        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+        shape, fortran, dtype = header(file)
+        if dtype.hasobject:
+            raise ValueError(f"{name} holds Python objects")
+        order: Any = "F" if fortran else "C"
+        return np.memmap(path, dtype, "r", offset=file.tell(), shape=shape, order=order)
+
+
+def _unpacked(path: pathlib.Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> pathlib.Path:
+    folder = path.with_name(path.stem + ".unpacked")
+    whole = folder / member.filename
+    if not whole.exists() or whole.stat().st_size != member.file_size:
+        folder.mkdir(exist_ok=True)
+        unfinished = archive.extract(member, folder / f"{os.getpid()}.unfinished")
+        os.replace(unfinished, whole)
+        pathlib.Path(unfinished).parent.rmdir()
+    return whole

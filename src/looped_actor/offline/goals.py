@@ -1,0 +1,67 @@
+"""Goals in hindsight: what was reached on the way is taken for what was wanted.
+
+A value goal is the state itself, a later state of its episode at a geometric distance, or any state of the
+dataset. An actor's goal is a later state of its episode, each as likely as the others. A goal is never
+taken across the end of an episode; from its last transition on, the later state is that of the row itself.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Int, Key, UInt32
+
+from looped_actor.offline.dataset import EpisodeIndex
+
+
+@dataclass(frozen=True)
+class GoalSampling:
+    """How value goals are mixed. The defaults are GCIQL's."""
+
+    current: float = 0.2
+    """Share of goals that are the state itself."""
+    future: float = 0.5
+    """Share from later in the episode."""
+    random: float = 0.3
+    """Share from anywhere in the dataset."""
+
+    def __post_init__(self) -> None:
+        shares = (self.current, self.future, self.random)
+        if min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
+            raise ValueError(f"shares of goals are {shares}; they must be at least 0 and sum to 1")
+
+
+class Drawn(NamedTuple):
+    """Rows of a dataset to learn from."""
+
+    row: Int[Array, "*b"]
+    value_goal: Int[Array, "*b"]
+    actor_goal: Int[Array, "*b"]
+
+
+def draw(
+    index: EpisodeIndex, key: Key[Array, ""] | UInt32[Array, "2"], sampling: GoalSampling, discount: float
+) -> Drawn:
+    """One transition, any of the dataset's, and goals for it.
+
+    Args:
+      index: where the transitions are.
+      key: of this one example, so that a batch does not depend on how it is spread over devices.
+      sampling: shares of value goals.
+      discount: a future value goal is k steps ahead with probability (1 - discount) discount^(k - 1).
+    """
+    keys = jax.random.split(key, 5)
+    count = len(index.begins)
+    row = jnp.asarray(index.begins)[jax.random.randint(keys[0], (), 0, count)]
+    anywhere = jnp.asarray(index.begins)[jax.random.randint(keys[1], (), 0, count)]
+    last = jnp.asarray(index.last)[row]
+    ahead = jax.random.geometric(keys[2], 1 - discount, dtype=jnp.int32)
+    future = jnp.minimum(row + ahead, last)
+    kind = jax.random.uniform(keys[3])
+    value_goal = jnp.where(
+        kind < sampling.current, row, jnp.where(kind < sampling.current + sampling.future, future, anywhere)
+    )
+    actor_goal = jax.random.randint(keys[4], (), jnp.minimum(row + 1, last), last + 1)
+    return Drawn(row, value_goal, actor_goal)

@@ -1,0 +1,89 @@
+"""OGBench's worlds: four tabletops with a robot arm, five tasks each, on MuJoCo.
+
+OGBench comes with the extra `ogbench` and is imported only when a world is made.
+"""
+
+import os
+import sys
+import warnings
+from typing import Any
+
+import numpy as np
+from jaxtyping import Float
+
+WORLDS = ("cube-double", "cube-triple", "puzzle-3x3", "scene")
+ACTIONS = 5
+"""Scalars of an action: a move, a turn, and the gripper, each from -1 to 1."""
+TASKS = (1, 2, 3, 4, 5)
+"""The goals that each world is evaluated on."""
+
+
+def dataset_name(world: str) -> str:
+    """What OGBench calls the play dataset of a world."""
+    return f"{world}-play-v0"
+
+
+def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
+    """A Gymnasium environment of OGBench, without its data.
+
+    Args:
+      world: which one.
+      pictures: whether it will be looked at. MuJoCo decides on its first import whether it can draw.
+      options: those of OGBench.
+    """
+    if world not in WORLDS:
+        raise ValueError(f"there is no world {world!r}; there are {', '.join(WORLDS)}")
+    if sys.platform == "linux" and "DISPLAY" not in os.environ:
+        os.environ.setdefault("MUJOCO_GL", "egl" if pictures else "disable")
+    try:
+        import ogbench
+    except ImportError as error:
+        raise ValueError(
+            f"{world} needs OGBench and MuJoCo ({error}): pip install 'looped-actor[ogbench]'"
+        ) from None
+    # OGBench makes its spaces anew whenever it is asked for them, and Gymnasium warns each time.
+    warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
+    return ogbench.make_env_and_datasets(dataset_name(world), env_only=True, **options)
+
+
+class Step:
+    """What a step of an episode showed."""
+
+    __slots__ = ("over", "state", "success")
+
+    def __init__(self, state: Float[np.ndarray, " n"], over: bool, success: bool):
+        self.state, self.over, self.success = state, over, success
+
+
+class Arena:
+    """A world in which one episode after the other is played towards the goals of its tasks.
+
+    Everything random in an episode comes from its seed: it does not matter what was played before.
+    """
+
+    def __init__(self, world: str, *, pictures: bool = False, **options: Any):
+        self._world = make_world(world, pictures=pictures, **options)
+        self.time_limit: int = self._world.spec.max_episode_steps
+
+    def begin(self, task: int, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """The first state of an episode, and its goal."""
+        state, about = self._world.reset(seed=seed, options={"task_id": task, "render_goal": False})
+        return state.astype(np.float32), about["goal"].astype(np.float32)
+
+    def step(self, action: Float[np.ndarray, " a"]) -> Step:
+        """Act. The bounds of actions are kept to."""
+        state, _, terminated, truncated, about = self._world.step(np.clip(action, -1, 1))
+        return Step(state.astype(np.float32), bool(terminated or truncated), bool(about["success"]))
+
+    def picture(self) -> np.ndarray:
+        """What it looks like now, `[rows, columns, 3]`."""
+        return self._world.render()
+
+    def task_name(self, task: int) -> str:
+        """What OGBench calls a task."""
+        return self._world.unwrapped.task_infos[task - 1]["task_name"]
+
+
+def episode_seed(*address: int) -> int:
+    """A seed for an episode, by its address: none is used twice."""
+    return int(np.random.SeedSequence(address).generate_state(1)[0])

@@ -1,0 +1,167 @@
+"""Offline learning: the fast ways against the obvious ones."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.sharding import PartitionSpec
+
+from helpers import relative
+from looped_actor.algorithms import (
+    GCIQLConfig,
+    GoalBatch,
+    actor_loss,
+    critic_loss,
+    deciding,
+    value_loss,
+)
+from looped_actor.devices import all_devices
+from looped_actor.experiments.codec import replaced
+from looped_actor.experiments.offline import nets_of
+from looped_actor.experiments.presets import preset
+from looped_actor.loop import FrozenScan, Streaming
+from looped_actor.models import GoalObservation
+from looped_actor.offline import GoalSampling, from_ogbench
+from looped_actor.training import OfflineTrainer
+from looped_actor.training.checkpoint import named_leaves
+
+CONFIG = replaced(
+    preset("cube-double", "micro"),
+    {
+        "core.width": 8,
+        "core.heads": 1,
+        "core.hidden_multiple": 8,
+        "halting.max_loops": 6,
+        "halting.threshold": 0.001,
+        "gciql.batch": 12,
+        "gciql.hidden": [8],
+        "gciql.updates_per_iteration": 3,
+    },
+)
+
+
+def dataset(episodes=3, states=9):
+    chance = np.random.default_rng(0)
+    rows = episodes * states
+    made = {
+        "observations": chance.normal(size=(rows, 37)).astype(np.float32),
+        "actions": chance.uniform(-1, 1, (rows, 5)).astype(np.float32),
+        "valids": np.arange(rows) % states < states - 1,
+    }
+    return from_ogbench(made)
+
+
+def trainer(arm="looped", **options):
+    nets = nets_of(replace(CONFIG, arm=arm))
+    return OfflineTrainer(CONFIG.gciql, GoalSampling(), dataset(), nets, all_devices(1), **options)
+
+
+def assert_equal(one, other):
+    for name, leaf in named_leaves(one).items():
+        np.testing.assert_array_equal(leaf, named_leaves(other)[name], err_msg=name)
+
+
+def test_data_on_disk_teaches_what_data_on_the_devices_does():
+    on_device, mapped = trainer("mlp"), trainer("mlp", mapped=True)
+    one, other = on_device.begin(0), mapped.begin(0)
+    for _ in range(3):
+        one, first = on_device.iterate(one)
+        other, second = mapped.iterate(other)
+        assert_equal(first, second)
+    assert list(mapped._fetched) == [3], "fetched ahead: the next iteration's batches, and no other"
+    assert_equal(one, other)
+    one, _ = on_device.iterate(one)
+    mapped._fetched.clear()  # as after a resumption
+    assert_equal(one, mapped.iterate(other)[0])
+
+
+@pytest.fixture(scope="module")
+def batch():
+    """Twelve examples, and a state, in double precision."""
+    with jax.enable_x64(True):
+        own = trainer(dtype=jnp.float64)
+        keys = jax.random.split(jax.random.key(1), 4)
+        made = GoalBatch(
+            *(3 * jax.random.normal(key, (12, 37), jnp.float64) for key in keys[:1]),
+            jnp.tanh(jax.random.normal(keys[1], (12, 5), jnp.float64)),
+            *(3 * jax.random.normal(jax.random.fold_in(keys[2], i), (12, 37), jnp.float64) for i in range(3)),
+            jnp.arange(12) % 4 == 0,
+        )
+        yield own, own.begin(3), made
+
+
+def obvious(own, state, batch, parameters):
+    """All three losses of a whole batch, in one piece, every loop computed."""
+    value = nnx.merge(own.definitions.value, parameters.value)
+    critics = nnx.merge(own.definitions.critics, parameters.critics)
+    held_value = nnx.merge(own.definitions.value, jax.lax.stop_gradient(parameters.value))
+    held_critics = nnx.merge(own.definitions.critics, jax.lax.stop_gradient(parameters.critics))
+    target = nnx.merge(own.definitions.critics, state.target_critics)
+    weights = state.weights._replace(parameters=parameters.actor)
+    decide = deciding(own.definitions.actor, weights, execution=FrozenScan())
+    observation = GoalObservation(batch.state, batch.actor_goal)
+    parts = (
+        value_loss(value, target, batch, own.config),
+        critic_loss(critics, held_value, batch, own.config),
+        actor_loss(decide, held_critics, observation, batch, own.config),
+    )
+    return sum(losses.mean() for losses, _ in parts), parts[2][1].loops
+
+
+def test_thinking_first_gives_the_gradient_of_the_whole_batch(batch):
+    with jax.enable_x64(True):
+        own, state, examples = batch
+        everywhere = PartitionSpec()
+        gradient = jax.shard_map(
+            lambda state, batch: own._gradient(state.learner.parameters, state.target_critics, state, batch),
+            mesh=own.mesh,
+            in_specs=(everywhere, everywhere),
+            out_specs=everywhere,
+            check_vma=False,
+        )
+        found = jax.jit(gradient)(state, examples)
+        (loss, loops), expected = jax.jit(
+            jax.value_and_grad(lambda p: obvious(own, state, examples, p), has_aux=True)
+        )(state.learner.parameters)
+        assert len(set(loops.tolist())) > 1, "the check wants examples of different depths"
+        np.testing.assert_allclose(found.loss, loss, rtol=1e-10)
+        np.testing.assert_allclose(found.terms.actor.loops, loops.mean(), rtol=1e-12)
+        wanted = named_leaves(expected)
+        for name, leaf in named_leaves(found.gradient).items():
+            assert relative(leaf, wanted[name]) < 1e-9, name
+
+
+def test_rows_that_think_in_a_stream_decide_as_in_a_batch(batch):
+    with jax.enable_x64(True):
+        own, state, examples = batch
+        net = nnx.merge(own.definitions.actor, state.weights.parameters, state.weights.fixed)
+        observation = GoalObservation(examples.state, examples.actor_goal)
+        waiting = jnp.arange(12) != 5
+        streamed = jax.jit(lambda o: Streaming(3).think(net.opened(), o, waiting))(observation)
+        whole = net(observation, execution=FrozenScan())
+        rows = np.flatnonzero(waiting)
+        np.testing.assert_array_equal(streamed.thoughts.loops[rows], whole.loop.loops[rows])
+        mean = streamed.thoughts.decision.distribution.mean
+        np.testing.assert_allclose(mean[rows], whole.distribution.mean[rows], rtol=1e-10)
+        assert int(streamed.asked) == int(whole.loop.loops[rows].sum())
+        assert int(streamed.thoughts.loops[5]) == 0, "a row that does not wait does not think"
+
+
+def test_the_expectile_is_one():
+    """Where the value can only be one number, its loss is smallest at the expectile of the critics."""
+    q = jnp.asarray(np.random.default_rng(0).normal(size=500).astype(np.float32))
+    batch = GoalBatch(*(jnp.zeros((500, 1)) for _ in range(5)), jnp.zeros(500, bool))
+    config = GCIQLConfig(expectile=0.9)
+
+    def loss(v):
+        value = lambda s, g: jnp.full(500, v)  # noqa: E731
+        critics = lambda s, g, a: jnp.stack([q, q + 1])  # noqa: E731
+        return value_loss(value, critics, batch, config)[0].mean()
+
+    levels = jnp.linspace(-3, 3, 2001)
+    best = float(levels[jnp.argmin(jax.vmap(loss)(levels))])
+    above, below = np.maximum(q - best, 0).sum(), np.maximum(best - q, 0).sum()
+    assert 0.9 * above == pytest.approx(0.1 * below, rel=0.02)
