@@ -1,6 +1,7 @@
 """The same training on one device, on eight, and on two processes: is it the same, and what does it cost?
 
 Example: python benchmarks/devices.py --out results/devices.json
+Example: python benchmarks/devices.py --task cube-double --out results/devices_offline.json
 
 In float64 all must agree to 1e-8 relative after 20 updates, and the environments exactly, which takes equal
 actions. In float32 sums in another order differ by rounding, and a KL within rounding of the threshold may
@@ -19,17 +20,19 @@ import tempfile
 
 import numpy as np
 from record import write_record
-from resume import TINY, command, state_of
+from resume import PUZZLE, WORLD, command, state_of
 
-SETTINGS = (*TINY, "ppo.minibatch=64", "evaluate_every=1000", "checkpoint_every=1000")
-STEPS_OF_AN_ITERATION, UPDATES_OF_AN_ITERATION = 128, 4
+SELDOM = ("evaluate_every=1000", "checkpoint_every=1000")
+SETTINGS = {"boxoban": (*PUZZLE, "ppo.minibatch=64", *SELDOM), "cube-double": (*WORLD, *SELDOM)}
+STEPS_OF_AN_ITERATION = {"boxoban": 128, "cube-double": 10}
+UPDATES_OF_AN_ITERATION = {"boxoban": 4, "cube-double": 10}
 TOLERANCE = {"float64": 1e-8, "float32": 2e-3}
 
 
-def settings(precision, updates):
-    iterations = -(-updates // UPDATES_OF_AN_ITERATION)
+def settings(task, precision, updates):
+    iterations = -(-updates // UPDATES_OF_AN_ITERATION[task])
     extra = ["double_precision=true"] if precision == "float64" else []
-    return ["--steps", iterations * STEPS_OF_AN_ITERATION, "--set", *SETTINGS, *extra]
+    return ["--steps", iterations * STEPS_OF_AN_ITERATION[task], "--set", *SETTINGS[task], *extra]
 
 
 def free_port():
@@ -38,17 +41,17 @@ def free_port():
         return probe.getsockname()[1]
 
 
-def train(folder, precision, updates, devices=1, processes=1):
+def train(task, folder, precision, updates, devices=1, processes=1):
     """Train in so many processes of so many devices."""
     port, started = free_port(), []
     for process in range(processes):
-        words = ["train", "boxoban", "--out", folder, "--devices", devices]
+        words = ["train", task, "--out", folder, "--devices", devices]
         if processes > 1:
             words += ["--coordinator", f"127.0.0.1:{port}", "--processes", processes, "--process", process]
         environment = os.environ | {"NPROC": "16", "JAX_PLATFORMS": "cpu"}
         started.append(
             subprocess.Popen(
-                command(*words, *settings(precision, updates)),
+                command(*words, *settings(task, precision, updates)),
                 env=environment,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
@@ -70,11 +73,11 @@ def numbers_of(folder):
         return [{k: float(v or "nan") for k, v in row.items()} for row in csv.DictReader(file)]
 
 
-def seconds_per_update(folder):
+def seconds_per_update(task, folder):
     """Of the fastest iteration: the first compiles."""
     with (folder / "timings.csv").open() as file:
         rate = max(float(row["steps_per_second"]) for row in csv.DictReader(file))
-    return STEPS_OF_AN_ITERATION / rate / UPDATES_OF_AN_ITERATION
+    return STEPS_OF_AN_ITERATION[task] / rate / UPDATES_OF_AN_ITERATION[task]
 
 
 def difference(found, expected):
@@ -83,7 +86,7 @@ def difference(found, expected):
     return float(error / max(np.abs(expected).max(initial=0.0), 1e-300))
 
 
-def compared(folder, reference):
+def compared(task, folder, reference):
     (expected, _), (found, _) = state_of(reference), state_of(folder)
     whole = {name for name, leaf in expected.items() if leaf.dtype.kind in "iub"}
     unequal = [name for name in sorted(whole) if not (expected[name] == found[name]).all()]
@@ -94,7 +97,8 @@ def compared(folder, reference):
         for ours, theirs in rows
         for name in ours
         # How a batch is cut into chunks depends on the devices, and with it what the hardware computes.
-        if not name.endswith("_executed") and not (np.isnan(ours[name]) and np.isnan(theirs[name]))
+        if not name.endswith(("_executed", "utilisation"))
+        and not (np.isnan(ours[name]) and np.isnan(theirs[name]))
     )
     return {
         "unequal_integers": unequal,
@@ -102,11 +106,12 @@ def compared(folder, reference):
         "in": worst[1],
         "largest_metric_difference": metrics[0],
         "in_metric": metrics[1],
-        "time_per_update_over_one_device": seconds_per_update(folder) / seconds_per_update(reference),
+        "time_per_update_over_one_device": seconds_per_update(task, folder)
+        / seconds_per_update(task, reference),
     }
 
 
-def study(precision, updates, work):
+def study(task, precision, updates, work):
     arrangements = {
         "one device": {},
         "8 devices": {"devices": 8},
@@ -114,10 +119,10 @@ def study(precision, updates, work):
     }
     folders = {name: work / precision / name.replace(" ", "-") for name in arrangements}
     for name, arrangement in arrangements.items():
-        train(folders[name], precision, updates, **arrangement)
+        train(task, folders[name], precision, updates, **arrangement)
         print(f"{precision}: {name} done", file=sys.stderr, flush=True)
     reference = folders.pop("one device")
-    found = {name: compared(folder, reference) for name, folder in folders.items()}
+    found = {name: compared(task, folder, reference) for name, folder in folders.items()}
     tolerance = TOLERANCE[precision]
     agree = all(
         not one["unequal_integers"]
@@ -129,13 +134,14 @@ def study(precision, updates, work):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--task", default="boxoban", choices=[*SETTINGS])
     parser.add_argument("--updates", type=int, default=20)
     parser.add_argument("--precisions", nargs="*", default=["float64", "float32"], choices=[*TOLERANCE])
     parser.add_argument("--out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        found = {p: study(p, options.updates, pathlib.Path(work)) for p in options.precisions}
-    write_record(options.out, {"updates": options.updates, **found})
+        found = {p: study(options.task, p, options.updates, pathlib.Path(work)) for p in options.precisions}
+    write_record(options.out, {"task": options.task, "updates": options.updates, **found})
     if not all(one["agree"] for one in found.values()):
         raise SystemExit(1)
 

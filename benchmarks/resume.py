@@ -1,6 +1,7 @@
 """Kill a training run again and again, resume it each time, and compare it with one that was left alone.
 
 Example: python benchmarks/resume.py --kills 20 --out results/resume.json
+Example: python benchmarks/resume.py --task cube-double --steps 4000 --kills 5
 
 Kills are SIGKILL at random moments: every other one while a checkpoint is being written (its unfinished
 folder was seen), the rest at any time after a resumed process has finished its first iteration. In the end
@@ -19,11 +20,9 @@ import time
 import numpy as np
 from record import write_record
 
-TINY = (
-    "core.width=8",
-    "core.heads=1",
-    "core.hidden_multiple=8",
-    "halting.max_loops=4",
+NET = ("core.width=8", "core.heads=1", "core.hidden_multiple=8", "halting.max_loops=4")
+PUZZLE = (
+    *NET,
     "ppo.num_envs=16",
     "ppo.rollout_steps=8",
     "ppo.minibatch=32",
@@ -33,6 +32,19 @@ TINY = (
     "evaluate_every=25",
     "checkpoint_every=2",
 )
+WORLD = (
+    *NET,
+    "gciql.batch=32",
+    "gciql.updates_per_iteration=10",
+    "gciql.hidden=[16]",
+    "data.transitions=2000",
+    "data.episode_transitions=100",
+    "episodes=1",
+    "time_limit=3",
+    "evaluate_every=100",
+    "checkpoint_every=2",
+)
+PUZZLES = ("boxoban", "rush-hour")
 
 
 def command(*words):
@@ -41,7 +53,17 @@ def command(*words):
 
 def train(out, steps, task, devices):
     extra = ["--devices", devices] if devices else []
-    return command("train", task, "--out", out, "--steps", steps, *extra, "--set", *TINY)
+    return command(
+        "train",
+        task,
+        "--out",
+        out,
+        "--steps",
+        steps,
+        *extra,
+        "--set",
+        *(PUZZLE if task in PUZZLES else WORLD),
+    )
 
 
 def state_of(folder):
@@ -129,8 +151,8 @@ def study(kills, steps, task, devices, seed, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
-    parser.add_argument("--steps", type=int, default=96_000, help="environment steps of the run")
-    parser.add_argument("--task", default="boxoban", choices=["boxoban", "rush-hour"])
+    parser.add_argument("--steps", type=int, default=96_000, help="environment or gradient steps of the run")
+    parser.add_argument("--task", default="boxoban", choices=[*PUZZLES, "cube-double", "puzzle-3x3"])
     parser.add_argument("--devices", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which to kill")
     parser.add_argument("--out")

@@ -56,7 +56,7 @@ def dataset(episodes=3, states=9):
 
 def trainer(arm="looped", **options):
     nets = nets_of(replace(CONFIG, arm=arm))
-    return OfflineTrainer(CONFIG.gciql, GoalSampling(), dataset(), nets, all_devices(1), **options)
+    return OfflineTrainer(CONFIG.gciql, GoalSampling(), dataset(), nets, 1, all_devices(1), **options)
 
 
 def assert_equal(one, other):
@@ -83,12 +83,17 @@ def batch():
     """Twelve examples, and a state, in double precision."""
     with jax.enable_x64(True):
         own = trainer(dtype=jnp.float64)
-        keys = jax.random.split(jax.random.key(1), 4)
+
+        def states(number):
+            return 3 * jax.random.normal(jax.random.key(number), (12, 37), jnp.float64)
+
         made = GoalBatch(
-            *(3 * jax.random.normal(key, (12, 37), jnp.float64) for key in keys[:1]),
-            jnp.tanh(jax.random.normal(keys[1], (12, 5), jnp.float64)),
-            *(3 * jax.random.normal(jax.random.fold_in(keys[2], i), (12, 37), jnp.float64) for i in range(3)),
-            jnp.arange(12) % 4 == 0,
+            state=states(0),
+            action=jnp.tanh(states(1)[:, :5]),
+            next_state=states(2),
+            value_goal=states(3),
+            actor_goal=states(4),
+            reached=jnp.arange(12) % 4 == 0,
         )
         yield own, own.begin(3), made
 
@@ -153,7 +158,8 @@ def test_rows_that_think_in_a_stream_decide_as_in_a_batch(batch):
 def test_the_expectile_is_one():
     """Where the value can only be one number, its loss is smallest at the expectile of the critics."""
     q = jnp.asarray(np.random.default_rng(0).normal(size=500).astype(np.float32))
-    batch = GoalBatch(*(jnp.zeros((500, 1)) for _ in range(5)), jnp.zeros(500, bool))
+    no = jnp.zeros((500, 1))
+    batch = GoalBatch(no, no, no, no, no, jnp.zeros(500, bool))
     config = GCIQLConfig(expectile=0.9)
 
     def loss(v):

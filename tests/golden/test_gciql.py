@@ -78,7 +78,7 @@ def update(golden):
     )
     index = EpisodeIndex(np.zeros(1, np.int32), np.zeros(2, np.int32))
     data = Dataset(np.zeros((2, SIZE), np.float32), np.zeros((2, ACTIONS), np.float32), index)
-    trainer = OfflineTrainer(config, GoalSampling(), data, BUILD, all_devices(1))
+    trainer = OfflineTrainer(config, GoalSampling(), data, BUILD, 1, all_devices(1))
     state = trainer.begin(0)
     parameters = put_in(state.learner.parameters, file, "param")
     target = put_in(state.target_critics, file, "param", "target_critics.")

@@ -1,6 +1,7 @@
 """The nets: sizes against the paper, one set of parameters for all boards, precision, and FLOPs."""
 
 import dataclasses
+import pathlib
 
 import jax
 import jax.numpy as jnp
@@ -9,8 +10,16 @@ import pytest
 from flax import nnx
 
 from helpers import relative
-from looped_actor.evaluation.compute import compiled_flops, count_parameters, surrogate_loss, update_memory
+from looped_actor.evaluation.compute import (
+    compiled_flops,
+    count_parameters,
+    surrogate_loss,
+    token_count,
+    update_memory,
+)
 from looped_actor.experiments.arms import ARMS, arms_for, paper_core
+from looped_actor.experiments.offline import nets_of
+from looped_actor.experiments.presets import preset
 from looped_actor.experiments.tasks import TASKS, ControlTask
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
@@ -68,6 +77,39 @@ def test_looped_and_iso_params_have_equal_size_on_every_task(task):
     assert round(sizes["looped"] / 1e6, 2) == 0.53
     core = count_parameters(abstract(task, "looped").trunk)
     assert sizes["iso-flops"] - sizes["looped"] == 15 * core
+
+
+def test_the_robots_table_of_the_document():
+    """docs/models.md: sizes of all arms for the four worlds, and what the paper says of them."""
+    lines = (pathlib.Path(__file__).parents[2] / "docs" / "models.md").read_text().splitlines()
+    start = lines.index("| | cube-double | cube-triple | puzzle-3x3 | scene |")
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[start : start + 8]]
+    worlds = rows[0][1:]
+    said = {row[0]: [int(cell.replace(",", "")) for cell in row[1:]] for row in rows[2:]}
+
+    def sizes(arm):
+        return [count_parameters(abstract(world, arm)) for world in worlds]
+
+    def judges(world):
+        value, critics, _ = nets_of(preset(world, "paper"))
+        return sum(count_parameters(nnx.eval_shape(net, nnx.Rngs(0))) for net in (value, critics))
+
+    shapes = [TASKS[world] for world in worlds]
+    assert said.pop("scalars of a state") == [shape.size for shape in shapes] == [37, 46, 55, 40]
+    tokens = [
+        token_count(abstract(world, "looped"), shape.observation(1))
+        for world, shape in zip(worlds, shapes, strict=True)
+    ]
+    assert said.pop("tokens") == tokens == [1 + 2 * 37, 1 + 2 * 46, 1 + 55, 1 + 2 * 40]
+    looped = said.pop("`looped`, `iso-params`, `fixed-N`")
+    assert looped == sizes("looped") == sizes("iso-params") == sizes("fixed-8")
+    assert {round(size / 1e6, 1) for size in looped} == {0.5}
+    stacked = said.pop("`iso-flops`")
+    assert stacked == sizes("iso-flops")
+    assert {round(size / 1e6) for size in stacked} == {8}
+    assert said.pop("`mlp`, OGBench's own actor, 3 x 512") == sizes("mlp")
+    assert said.pop("value and two critics, 3 x 512, for all arms") == [judges(world) for world in worlds]
+    assert not said
 
 
 def test_drc_layer_table():

@@ -15,7 +15,7 @@ from looped_actor.algorithms.gciql import (
     q_scale,
     value_loss,
 )
-from looped_actor.algorithms.learner import LearnerState, Update, descend, new_learner
+from looped_actor.algorithms.learner import LearnerState, Update, decayed, descend, new_learner
 from looped_actor.algorithms.ppo import Example, PPOConfig, PPOTerms, normalised_advantage, ppo_loss
 from looped_actor.algorithms.statistics import RunningStatistics, no_statistics, normalised, updated
 
@@ -39,6 +39,7 @@ __all__ = [
     "actor_loss",
     "advantages",
     "critic_loss",
+    "decayed",
     "deciding",
     "descend",
     "moved_towards",

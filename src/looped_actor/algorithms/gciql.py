@@ -33,6 +33,8 @@ class GCIQLConfig:
     """Gradient steps between two rows of metrics; evaluations and checkpoints count in these."""
     learning_rate: float = 3e-4
     """Step size of Adam, for all nets."""
+    decay_learning_rate: bool = False
+    """Let the learning rate fall linearly, to nothing at the end of the run."""
     max_gradient_norm: float = 1.0
     """Longer gradients, of all nets together, are shortened to this."""
     discount: float = 0.99

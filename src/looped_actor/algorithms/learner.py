@@ -37,6 +37,11 @@ def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> 
     return LearnerState(parameters, optimiser.init(parameters), jnp.int32(0), jnp.int32(0))
 
 
+def decayed(rate: float, decays: bool, updates: int) -> optax.Schedule | float:
+    """A learning rate: constant, or falling linearly to nothing over so many updates."""
+    return optax.linear_schedule(rate, 0, updates) if decays else rate
+
+
 def descend(
     learner: LearnerState,
     optimiser: optax.GradientTransformation,

@@ -15,7 +15,7 @@ def models(
     mean_loops: float | None = None,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
-    """Show every arm of a task: parameters, FLOPs per decision, memory of an update.
+    """Show every arm of a task: parameters, tokens, FLOPs per decision, memory of an update.
 
     Example: looped-actor models boxoban --batch 256
 
@@ -29,7 +29,7 @@ def models(
     from rich.console import Console
     from rich.table import Table
 
-    from looped_actor.evaluation.compute import count_parameters, update_memory
+    from looped_actor.evaluation.compute import count_parameters, token_count, update_memory
     from looped_actor.experiments.arms import arms_for, paper_core
     from looped_actor.experiments.tasks import TASKS
 
@@ -46,6 +46,7 @@ def models(
             one, all_loops = chosen.observation(1), arm.max_loops
             rows[name] = {
                 "parameters": count_parameters(model),
+                "tokens": token_count(model, one),
                 "max_loops": all_loops,
                 "flops_at_1": model.flops(one, 1) if arm.adaptive else None,
                 "flops_at_mean": model.flops(one, mean) if arm.adaptive and mean else None,
@@ -61,13 +62,14 @@ def models(
         title=f"{task}: the paper's arms", caption="MFLOPs per decision; memory beyond parameters and data"
     )
     table.add_column("arm", no_wrap=True)
-    for title in ("parameters", "loops", "at 1", mean_title, "at most", f"update of {batch}"):
+    for title in ("parameters", "tokens", "loops", "at 1", mean_title, "at most", f"update of {batch}"):
         table.add_column(title, justify="right")
     for name, row in rows.items():
         flops = [row[f"flops_at_{at}"] for at in ("1", "mean", "max")]
         table.add_row(
             name,
             f"{row['parameters']:,}",
+            "-" if row["tokens"] is None else str(row["tokens"]),
             str(row["max_loops"]),
             *("-" if f is None else f"{f / 1e6:,.0f}" for f in flops),
             f"{row['update_bytes'] / 2**30:.2f} GiB",

@@ -64,3 +64,57 @@ def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data")) -> No
 
     for path in download(world, out):
         print(path)
+
+
+@app.command(name="film")
+def film(
+    policy: Annotated[pathlib.Path, tyro.conf.Positional],
+    /,
+    *,
+    task: Literal[1, 2, 3, 4, 5] = 1,
+    episode: int = 0,
+    out: pathlib.Path | None = None,
+    checkpoint: str | None = None,
+    size: int = 320,
+    every: int = 2,
+    steps: int | None = None,
+) -> None:
+    """Film an episode as a GIF, with the loops of every decision drawn below.
+
+    Needs software or hardware rendering; on a machine without a screen, EGL (MUJOCO_GL=egl).
+
+    Example: looped-actor ogbench film runs/cubes --task 2 --out film.gif
+
+    Args:
+      policy: The folder of a run, or of a policy that a run has written.
+      task: Which of the world's five tasks.
+      episode: Its number: it begins as the episode of this number does in `looped-actor eval`.
+      out: The file. Default: film-WORLD-taskT-episodeN.gif.
+      checkpoint: Of a run: best, latest, or an iteration. Default: the finished policy, or else latest.
+      size: Pixels of the picture's sides.
+      every: Steps from one frame to the next.
+      steps: End after so many. Default: the world's own limit.
+    """
+    from looped_actor.devices import start_devices
+    from looped_actor.evaluation.film import write_gif
+    from looped_actor.experiments.evaluate import film_policy
+
+    for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
+        if value is not None and value < 1:
+            raise ValueError(f"--{option} is too small")
+    mesh = start_devices(1)
+    with progress_bar("filming steps") as progress:
+        world, most_loops, made = film_policy(
+            policy,
+            mesh,
+            checkpoint,
+            task=task,
+            number=episode,
+            size=size,
+            time_limit=steps,
+            progress=progress,
+        )
+    path = out or pathlib.Path(f"film-{world}-task{task}-episode{episode}.gif")
+    write_gif(made, most_loops, path, every)
+    ending = "solved" if made.episode.success else "not solved"
+    print(f"{path}: {made.task_name}, {ending} after {len(made.episode.loops)} steps")

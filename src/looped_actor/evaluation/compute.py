@@ -17,6 +17,12 @@ def count_parameters(model: PolicyModel | nnx.Module) -> int:
     return sum(leaf.size for leaf in jax.tree.leaves(nnx.state(model, nnx.Param)))
 
 
+def token_count(model: PolicyModel, observation: Any) -> int | None:
+    """Tokens that a policy makes of an observation; None where it has none, as DRC and the MLP."""
+    tokens = getattr(model, "tokens", None)
+    return None if tokens is None else tokens(observation)
+
+
 class UpdateMemory(NamedTuple):
     """Bytes that one gradient needs, as XLA plans them for this backend."""
 

@@ -206,6 +206,9 @@ class OfflineConfig(RunConfig):
     goals: GoalSampling = field(default_factory=GoalSampling)
     mlp: tuple[int, ...] = (512, 512, 512)
     """Layers of the actor of the arm mlp."""
+    paired: bool | None = None
+    """One token for each pair of a state's scalar and its goal's, instead of one for each. None: as in the
+    paper, in puzzle-3x3 only."""
     episodes: int = 50
     """Of each of the five tasks, in an evaluation."""
     time_limit: int | None = None
@@ -229,7 +232,7 @@ class OfflineConfig(RunConfig):
         """States, goals and actions of the world."""
         task = TASKS[self.task]
         assert isinstance(task, ControlTask)
-        return task
+        return task if self.paired is None else replace(task, paired=self.paired)
 
     @property
     def chosen_arm(self) -> Arm:

@@ -103,7 +103,7 @@ def _timed_update(config: OfflineConfig, examples: int) -> float:
         EpisodeIndex(np.arange(rows - 1, dtype=np.int32), ends),
     )
     few = replace(config.gciql, batch=examples, updates_per_iteration=1)
-    trainer = OfflineTrainer(few, config.goals, data, nets_of(config), all_devices(1))
+    trainer = OfflineTrainer(few, config.goals, data, nets_of(config), 1, all_devices(1))
     state = trainer.begin(config.seed)
     return _fastest(lambda: trainer.iterate(state))
 

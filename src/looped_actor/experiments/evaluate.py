@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from looped_actor.algorithms import Weights
 from looped_actor.evaluation.baselines import BASELINES
+from looped_actor.evaluation.film import Film, film_episode
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.ogbench import world_summary
 from looped_actor.evaluation.puzzles import summary
@@ -20,7 +21,7 @@ from looped_actor.experiments.arms import Looped
 from looped_actor.experiments.config import OfflineConfig, OnlineConfig, RunConfig
 from looped_actor.experiments.offline import world_player
 from looped_actor.experiments.online import LEVELS_FOLDER, check_bank, level_player
-from looped_actor.experiments.policies import finished_policy, load_policy
+from looped_actor.experiments.policies import definition_of, finished_policy, load_policy
 from looped_actor.experiments.runs import read_run, restore_run
 from looped_actor.levels import LevelBank, open_bank, open_solutions
 from looped_actor.levels.sources import Progress, no_progress
@@ -59,7 +60,7 @@ def evaluate_policy(
     """Facts about a policy that JSON can hold: `summary`, and what was played."""
     if request.count is not None and request.count < 1:
         raise ValueError(f"count is {request.count}; it must be at least 1")
-    config, weights, name = _policy(request, mesh)
+    config, weights, name = policy_at(request.policy, mesh, request.checkpoint)
     halting = _halting(request, config)
     rule = halting or (config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None)
     facts = {
@@ -143,21 +144,37 @@ def baseline_facts(bank: LevelBank, count: int, time_limit: int) -> dict[str, An
     return facts
 
 
-def _policy(request: EvaluationRequest, mesh: Mesh) -> tuple[RunConfig, Weights, str]:
-    folder = request.policy
+def policy_at(
+    folder: pathlib.Path, mesh: Mesh, checkpoint: str | None = None
+) -> tuple[RunConfig, Weights, str]:
+    """The policy of a folder, a run's or one that a run has written, and what to call it.
+
+    Of a run, `checkpoint` may be best, latest or an iteration. Default: the finished policy, or else latest.
+    """
     if not folder.is_dir():
         raise ValueError(
             f"{folder} is not a folder; give that of a run, or of a policy that a run has written"
         )
     finished = finished_policy(folder)
-    if request.checkpoint is None and finished is not None:
+    if checkpoint is None and finished is not None:
         policy = load_policy(finished)
         return policy.config, policy.weights, str(folder)
     if finished == folder:
         raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
     config = read_run(folder)
-    state, bookmark = restore_run(config, folder, mesh, request.checkpoint or "latest")
+    state, bookmark = restore_run(config, folder, mesh, checkpoint or "latest")
     return config, state.weights, f"{folder} after {bookmark.steps:,} steps"
+
+
+def film_policy(
+    folder: pathlib.Path, mesh: Mesh, checkpoint: str | None = None, **options: Any
+) -> tuple[str, int, Film]:
+    """The world of a policy, its cap, and a film of an episode; options are those of `film_episode`."""
+    config, weights, _ = policy_at(folder, mesh, checkpoint)
+    if not isinstance(config, OfflineConfig):
+        raise ValueError(f"{folder} is of {config.task}: films are of OGBench's worlds")
+    film = film_episode(config.task, definition_of(config), weights, **options)
+    return config.task, config.chosen_arm.max_loops, film
 
 
 def _bank(request: EvaluationRequest, config: OnlineConfig) -> LevelBank:

@@ -130,6 +130,7 @@ class OfflineRun:
             goals=self.config.goals,
             dataset=open_data(self.config, self.folder, "train"),
             build=nets_of(self.config),
+            iterations=self.config.iterations,
             mesh=self.mesh,
             mapped=self.config.data.mapped,
             dtype=jnp.float64 if self.config.double_precision else jnp.float32,

@@ -99,12 +99,17 @@ class _Thinker(nnx.Module):
         problem = self.trunk.problem(self.policy, halting)
         return OpenLoop(self.tokenizer, self.trunk.begin, problem, self.decode)
 
+    def tokens(self, observation: Any) -> int:
+        """Tokens of one example, the readout token among them."""
+        definition, state = nnx.split(self.tokenizer)  # the parameters may be shapes only
+        embedded = jax.eval_shape(
+            lambda state, o: nnx.merge(definition, state)(o).embedding, state, observation
+        )
+        return embedded.shape[1]
+
     def flops(self, observation: Any, loops: float) -> float:
         """Floating-point operations of one decision at so many loops."""
-        definition, state = nnx.split(self.tokenizer)  # the parameters may be shapes only
-        tokens = jax.eval_shape(
-            lambda state, o: nnx.merge(definition, state)(o).embedding, state, observation
-        ).shape[1]
+        tokens = self.tokens(observation)
         readout = self.policy.flops(tokens)
         return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout
 

@@ -32,6 +32,7 @@ from looped_actor.algorithms import (
     Weights,
     actor_loss,
     critic_loss,
+    decayed,
     deciding,
     descend,
     moved_towards,
@@ -123,6 +124,7 @@ class OfflineTrainer:
       goals: how goals are drawn.
       dataset: what to learn from.
       build: makes the value, the critics and the actor from random streams.
+      iterations: of the whole run, for the schedule of the learning rate.
       mesh: the devices.
       mapped: leave the dataset where it is, and fetch what each iteration needs of it.
       dtype: of parameters and data.
@@ -133,6 +135,7 @@ class OfflineTrainer:
     goals: GoalSampling
     dataset: Dataset
     build: Nets
+    iterations: int
     mesh: Mesh
     mapped: bool = False
     dtype: Any = jnp.float32
@@ -201,9 +204,11 @@ class OfflineTrainer:
 
     @functools.cached_property
     def _optimiser(self) -> optax.GradientTransformation:
-        return optax.chain(
-            optax.clip_by_global_norm(self.config.max_gradient_norm), optax.adam(self.config.learning_rate)
+        config = self.config
+        rate = decayed(
+            config.learning_rate, config.decay_learning_rate, self.iterations * config.updates_per_iteration
         )
+        return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 
     @functools.cached_property
     def definitions(self) -> Nets:

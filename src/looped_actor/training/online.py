@@ -31,6 +31,7 @@ from looped_actor.algorithms import (
     Update,
     Weights,
     advantages,
+    decayed,
     deciding,
     descend,
     new_learner,
@@ -202,11 +203,8 @@ class OnlineTrainer:
     @functools.cached_property
     def _optimiser(self) -> optax.GradientTransformation:
         config = self.config
-        updates = self.iterations * config.updates_per_iteration
-        rate = (
-            optax.linear_schedule(config.learning_rate, 0, updates)
-            if config.decay_learning_rate
-            else config.learning_rate
+        rate = decayed(
+            config.learning_rate, config.decay_learning_rate, self.iterations * config.updates_per_iteration
         )
         return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
 

@@ -1,0 +1,115 @@
+"""Films of episodes in OGBench's worlds, with the loops of every decision drawn in."""
+
+import pathlib
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from PIL import Image, ImageDraw, ImageFont
+
+from looped_actor.algorithms import Weights, deciding
+from looped_actor.devices import on_one_device
+from looped_actor.evaluation.ogbench import Progress, WorldEpisode
+from looped_actor.loop import HaltingRule
+from looped_actor.models import GoalObservation
+from looped_actor.offline.ogbench import Arena, episode_seed
+
+_INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
+_STRIP = 74  # pixels below the picture
+_MARGIN = 10
+
+
+class Film(NamedTuple):
+    """An episode, and what it looked like before each decision and at its end."""
+
+    episode: WorldEpisode
+    task_name: str
+    pictures: list[np.ndarray]
+
+
+def film_episode(
+    world: str,
+    definition: nnx.GraphDef,
+    weights: Weights,
+    *,
+    task: int,
+    number: int = 0,
+    seed: int = 0,
+    size: int = 320,
+    halting: HaltingRule | None = None,
+    time_limit: int | None = None,
+    progress: Progress = lambda done, total: None,
+) -> Film:
+    """Play an episode of an evaluation by itself, and look at every step.
+
+    It begins as the episode of that number does in an evaluation. A decision computed alone may differ from
+    one computed in a batch by rounding, so its course may differ too.
+    """
+    arena = Arena(world, pictures=True, width=size, height=size)
+    state, goal = arena.begin(task, episode_seed(seed, task, number))
+    limit = min(time_limit or arena.time_limit, arena.time_limit)
+    weights = on_one_device(weights)
+
+    @jax.jit
+    def decide(weights: Weights, observation: GoalObservation) -> tuple[Any, Any]:
+        now = deciding(definition, weights, halting)(observation)
+        return now.distribution.mode()[0], now.loop.loops[0]
+
+    pictures, loops, success = [arena.picture()], [], False
+    for step in range(limit):
+        action, took = decide(weights, GoalObservation(jnp.asarray(state[None]), jnp.asarray(goal[None])))
+        seen = arena.step(np.asarray(action))
+        loops.append(int(took))
+        pictures.append(arena.picture())
+        state, success = seen.state, seen.success
+        progress(step + 1, limit)
+        if seen.over or success:
+            break
+    return Film(WorldEpisode(task, number, success, loops), arena.task_name(task), pictures)
+
+
+def write_gif(film: Film, most_loops: int, path: pathlib.Path, every: int = 2) -> None:
+    """A GIF at about the world's own pace: every other step, 10 a second.
+
+    Args:
+      film: the episode.
+      most_loops: the height of the bars.
+      path: the file.
+      every: steps from one frame to the next.
+    """
+    steps = [*range(0, len(film.episode.loops), every), len(film.episode.loops)]
+    frames = [_frame(film, step, most_loops) for step in steps]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pace = [50 * every] * (len(frames) - 1) + [1500]  # the world steps 20 times a second
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=pace, loop=0)
+
+
+def _frame(film: Film, step: int, most_loops: int) -> Image.Image:
+    """A picture, and below it the loops of all decisions so far."""
+    picture = Image.fromarray(film.pictures[step])
+    width, height = picture.size
+    frame = Image.new("RGB", (width, height + _STRIP), _PAPER)
+    frame.paste(picture, (0, 0))
+    draw, font = ImageDraw.Draw(frame), ImageFont.load_default(13)
+    loops = film.episode.loops
+    over = step == len(loops)
+    ending = "solved" if film.episode.success else "not solved"
+    text = f"{film.task_name}: {ending} after {step} steps" if over else f"{film.task_name}, step {step}"
+    draw.text((_MARGIN, height + 6), text, _INK, font)
+    if not over:
+        told = f"{loops[step]} of {most_loops} loops"
+        draw.text((width - _MARGIN - draw.textlength(told, font), height + 6), told, _BAR, font)
+    floor, tall, room = height + _STRIP - 8, _STRIP - 36, width - 2 * _MARGIN
+    draw.line([(_MARGIN, floor), (width - _MARGIN, floor)], _FAINT)
+    # One column of pixels can stand for several decisions: it shows the deepest of them.
+    columns = np.array_split(np.arange(len(loops)), min(room, len(loops)))
+    for i, of_column in enumerate(columns):
+        shown = [loops[j] for j in of_column if j <= step]
+        if shown:
+            left, right = (_MARGIN + round(k * room / len(columns)) for k in (i, i + 1))
+            top = floor - round(tall * max(shown) / most_loops)
+            now = not over and step in of_column
+            draw.rectangle([left, top, max(left, right - 2), floor - 1], _BAR if now else _INK)
+    return frame

@@ -1,0 +1,286 @@
+"""OGBench on MuJoCo, for real: data collected, policies trained on it, played and filmed."""
+
+import ctypes.util
+import itertools
+import json
+import os
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from test_commands import COMMAND, UNOPTIMISED, run
+
+from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.devices import all_devices
+from looped_actor.evaluation.ogbench import WorldPlayer, world_summary
+from looped_actor.experiments.codec import replaced
+from looped_actor.experiments.offline import OfflineRun, nets_of, prepare_data
+from looped_actor.experiments.presets import preset
+from looped_actor.experiments.tasks import TASKS as SHAPES
+from looped_actor.offline import collection, open_dataset
+from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena
+from looped_actor.training import Ending, Schedule
+from looped_actor.training import run as run_trainer
+from looped_actor.training.checkpoint import named_leaves
+
+ogbench = pytest.importorskip("ogbench")
+
+TINY = {
+    "core.width": 8,
+    "core.heads": 1,
+    "core.hidden_multiple": 8,
+    "halting.max_loops": 3,
+    "mlp": [8],
+    "gciql.hidden": [8],
+    "gciql.batch": 16,
+    "gciql.updates_per_iteration": 5,
+    "data.transitions": 40,
+    "data.episode_transitions": 20,
+    "episodes": 1,
+    "time_limit": 3,
+    "evaluate_every": 2,
+    "checkpoint_every": 1,
+    "total_steps": 20,
+}
+
+
+def tiny(world, arm="mlp", **changes):
+    return replaced(preset(world, "micro", arm), TINY | {k.replace("__", "."): v for k, v in changes.items()})
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    """A little of each world: two episodes to learn from, one held out."""
+    folder = tmp_path_factory.mktemp("data")
+    return {
+        world: collect(CollectionJob(world, 40, seed=1, episode_transitions=20), folder, workers=1)[0]
+        for world in WORLDS
+    }
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_what_is_collected_is_what_ogbench_loads(world, data):
+    shape = SHAPES[world]
+    for path in (data[world], data[world].with_name(data[world].stem + "-val.npz")):
+        theirs, ours = ogbench.load_dataset(path, add_info=True), open_dataset(path)
+        assert theirs["observations"].shape == (ours.transitions, shape.size)
+        assert theirs["actions"].shape == (ours.transitions, shape.actions)
+        assert np.abs(theirs["actions"]).max() <= 1
+        assert theirs["observations"].dtype == theirs["actions"].dtype == np.float32
+        assert ("button_states" in theirs) == (world in ("puzzle-3x3", "scene"))
+        # The states are those of the world: put into it, qpos and qvel give them back.
+        moved = np.abs(np.diff(theirs["observations"], axis=0)).max()
+        assert 0 < moved < 10
+    loaded = ogbench.make_env_and_datasets(
+        f"{world}-play-v0", dataset_path=str(data[world]), dataset_only=True, compact_dataset=True
+    )
+    assert [len(split["valids"]) for split in loaded] == [42, 21]
+
+
+def test_any_number_of_workers_makes_the_same_bytes_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
+    job = CollectionJob("scene", 60, seed=3, episode_transitions=15)
+    paths = collect(job, tmp_path / "one", workers=1)
+    expected = [path.read_bytes() for path in paths]
+    assert [p.read_bytes() for p in collect(job, tmp_path / "two", workers=2)] == expected
+    with pytest.raises(ValueError, match="is there already"):
+        collect(job, tmp_path / "two", workers=1)
+
+    # Interrupted after three episodes of five; what is finished is not played again.
+    real, played = collection.collect_episode, []
+
+    def stops_at(most):
+        def episode(one):
+            if len(played) == most:
+                raise KeyboardInterrupt
+            played.append(one.number)
+            return real(one)
+
+        return episode
+
+    monkeypatch.setattr(collection, "collect_episode", stops_at(3))
+    with pytest.raises(KeyboardInterrupt):
+        collect(job, tmp_path / "broken", workers=1)
+    assert not list((tmp_path / "broken").glob("*.npz"))
+    monkeypatch.setattr(collection, "collect_episode", stops_at(5))
+    assert [p.read_bytes() for p in collect(job, tmp_path / "broken", workers=1)] == expected
+    assert played == [-1, 0, 1, 2, 3]
+    assert [path.name for path in sorted((tmp_path / "broken").iterdir())] == [
+        "scene-play-v0-val.npz",
+        "scene-play-v0.npz",
+    ]
+
+
+@pytest.mark.parametrize("world", WORLDS)
+def test_every_task_begins_and_steps_and_depends_on_its_seed_alone(world):
+    arena, again = Arena(world), {}
+    for task, seed in [*itertools.product(TASKS, [7]), *itertools.product(reversed(TASKS), [7])]:
+        state, goal = arena.begin(task, seed)
+        assert state.shape == goal.shape == (SHAPES[world].size,)
+        first = arena.step(np.full(ACTIONS, 0.5))
+        assert not first.over
+        assert not first.success
+        seen = np.concatenate([state, goal, first.state])
+        np.testing.assert_array_equal(again.setdefault(task, seen), seen)
+        assert arena.task_name(task).startswith(f"task{task}")
+    assert arena.time_limit == {"cube-triple": 1000, "scene": 750}.get(world, 500)
+    assert len({tuple(seen) for seen in again.values()}) == len(TASKS)
+
+
+def player(**options):
+    config = tiny("puzzle-3x3", "looped")
+    actor = nets_of(config).actor(nnx.Rngs(0))
+    definition, parameters, fixed = nnx.split(actor, nnx.Param, ...)
+    weights = Weights(parameters, fixed, no_statistics(config.shape.features))
+    given = {"episodes": 2, "tasks": (1, 3), "rows": 3, "workers": 1, "time_limit": 4} | options
+    return WorldPlayer("puzzle-3x3", definition, **given), weights
+
+
+def test_episodes_do_not_depend_on_the_workers():
+    played = []
+    for workers in (1, 2):
+        own, weights = player(workers=workers)
+        try:
+            played.append(own.play(weights))
+            assert own.play(weights) == played[-1], "workers stay, and play the same again"
+        finally:
+            own.close()
+    assert played[0] == played[1]
+    assert [(e.task, e.number) for e in played[0].episodes] == [(1, 0), (1, 1), (3, 0), (3, 1)]
+    assert all(len(e.loops) == 4 and not e.success for e in played[0].episodes)
+    asked = sum(sum(e.loops) for e in played[0].episodes)
+    assert asked <= played[0].executed <= 1.6 * asked
+    facts = world_summary(played[0], most_loops=3)
+    assert facts["by_task"].keys() == {"1", "3"}
+    assert sum(facts["loop_histogram"].values()) == 16
+    assert facts["loops"] == asked / 16
+    assert facts["mean_steps"] == 4
+
+
+def test_a_worker_that_dies_is_told_of():
+    own, weights = player()
+    try:
+        own._pool[0]._process.kill()
+        with pytest.raises(ChildProcessError, match="MuJoCo has died"):
+            own.play(weights)
+    finally:
+        own.close()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"episodes": 0}, "at least 1"),
+        ({"tasks": (6,)}, "one of \\[1, 2, 3, 4, 5\\]"),
+        ({"rows": 1000, "workers": 2}, "128 at most"),
+    ],
+)
+def test_a_player_that_cannot_be_is_refused(options, message):
+    with pytest.raises(ValueError, match=message):
+        player(**options)
+
+
+CASES = list(zip(WORLDS, ["looped", "iso-params", "iso-flops", "mlp"], strict=True))
+if os.environ.get("THOROUGH"):
+    CASES = list(itertools.product(WORLDS, ["looped", "iso-params", "iso-flops", "mlp", "fixed-4"]))
+
+
+@pytest.mark.parametrize(("world", "arm"), CASES)
+def test_a_policy_is_trained_and_evaluated_by_commands(world, arm, data, tmp_path):
+    """All worlds, their twenty tasks, and all arms; every pair of world and arm with THOROUGH=1."""
+    settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
+    folder = str(tmp_path / "run")
+    begun = ["train", world, "--arm", arm, "--data", str(data[world]), "--out", folder, "--devices", "1"]
+    done = run(*COMMAND, *begun, "--set", *settings, **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    assert "finished; the policy is in" in done.stdout
+    done = run(*COMMAND, "eval", folder, "--count", "1", "--baselines", "--json", **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    facts = json.loads(done.stdout)
+    assert facts["task"] == world
+    assert facts["arm"] == arm
+    assert list(facts["by_task"]) == ["1", "2", "3", "4", "5"]
+    assert all(task["mean_steps"] == 3 for task in facts["by_task"].values())
+    assert facts["baselines"]["random"]["episodes"] == 5
+    at_end = json.loads((tmp_path / "run" / "evaluations" / "000000000020.json").read_text())
+    assert at_end["by_task"].keys() == facts["by_task"].keys()
+    assert at_end["held_out_action_error"] > 0
+    policy = jax.tree.leaves(nnx.eval_shape(lambda: nets_of(tiny(world, arm)).actor(nnx.Rngs(0))))
+    assert policy
+
+
+def test_a_film_shows_the_loops(data, tmp_path):
+    if not ctypes.util.find_library("EGL"):
+        pytest.skip("there is no EGL here to draw with")
+    from PIL import Image
+
+    config = prepare_data(tiny("puzzle-3x3", "looped", data__train=str(data["puzzle-3x3"])), tmp_path)
+    parts = OfflineRun(config, tmp_path, all_devices(1))
+    from looped_actor.experiments.policies import save_policy
+
+    save_policy(config, parts.trainer.begin(0).weights, tmp_path / "policy")
+    out = tmp_path / "film.gif"
+    command = ["ogbench", "film", str(tmp_path / "policy"), "--task", "2", "--steps", "4", "--size", "96"]
+    done = run(*COMMAND, *command, "--every", "1", "--out", str(out), MUJOCO_GL="egl", **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    assert "task2, not solved after 4 steps" in done.stdout
+    with Image.open(out) as film:
+        assert film.n_frames == 5
+        assert film.width == 96
+        assert film.height > 96
+
+
+def test_an_interrupted_run_ends_as_one_that_was_not(data, tmp_path):
+    config = tiny("cube-double", "looped", data__train=str(data["cube-double"]))
+    trainer = OfflineRun(config, tmp_path, all_devices(1)).trainer
+
+    def run_to(folder, iterations):
+        folder.mkdir(exist_ok=True)
+        schedule = Schedule(iterations, evaluate_every=100, checkpoint_every=1)
+        state, ending = run_trainer(
+            trainer,
+            folder,
+            seed=5,
+            fingerprint="same",
+            schedule=schedule,
+            evaluate=lambda state: {"success": 0.0, "loops": 1.0},
+        )
+        assert ending is Ending.FINISHED
+        return state, (folder / "metrics.csv").read_bytes()
+
+    whole, rows = run_to(tmp_path / "whole", 3)
+    run_to(tmp_path / "broken", 1)
+    again, rows_again = run_to(tmp_path / "broken", 3)
+    assert rows_again == rows
+    for name, leaf in named_leaves(whole).items():
+        np.testing.assert_array_equal(leaf, named_leaves(again)[name], err_msg=name)
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        (["train", "scene", "--data", "nowhere.npz"], "nowhere.npz: there is no such file; make it with"),
+        (["train", "scene", "--levels", "a", "b"], "scene does not learn from levels: leave --levels out"),
+        (["train", "boxoban", "--data", "a.npz"], "boxoban does not learn from data: leave --data out"),
+        (["train", "scene", "--arm", "drc"], "DRC needs a board"),
+        (["ogbench", "collect", "kitchen"], "cube-double"),
+        (["ogbench", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
+        (["ogbench", "film", "nowhere"], "nowhere is not a folder"),
+    ],
+)
+def test_mistakes_end_in_a_line(command, message, tmp_path):
+    done = run(*COMMAND, *command, "--out", str(tmp_path / "out"))
+    assert done.returncode == 2
+    assert message in " ".join((done.stderr + done.stdout).split())
+    assert "Traceback" not in done.stderr
+
+
+def test_data_of_another_world_is_refused(data, tmp_path):
+    config = tiny("scene", data__train=str(data["cube-double"]))
+    with pytest.raises(ValueError, match="has states of 37 numbers and actions of 5; scene has 40 and 5"):
+        prepare_data(config, tmp_path)
+    config = prepare_data(tiny("cube-double", data__train=str(data["cube-double"])), tmp_path)
+    spoiled = replaced(config, {"data.train_checksum": "0" * 64})
+    with pytest.raises(ValueError, match="this is not the data that the run began with"):
+        _ = OfflineRun(spoiled, tmp_path, all_devices(1)).trainer
