@@ -111,12 +111,10 @@ def compared(task, folder, reference):
     }
 
 
-def study(task, precision, updates, work):
-    arrangements = {
-        "one device": {},
-        "8 devices": {"devices": 8},
-        "2 processes of 1 device": {"processes": 2},
-    }
+def study(task, precision, updates, work, only_processes):
+    arrangements = {"one device": {}, "2 processes of 1 device": {"processes": 2}}
+    if not only_processes:
+        arrangements["8 devices"] = {"devices": 8}
     folders = {name: work / precision / name.replace(" ", "-") for name in arrangements}
     for name, arrangement in arrangements.items():
         train(task, folders[name], precision, updates, **arrangement)
@@ -136,11 +134,15 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--task", default="boxoban", choices=[*SETTINGS])
     parser.add_argument("--updates", type=int, default=20)
+    parser.add_argument("--processes", action="store_true", help="compare with two processes only")
     parser.add_argument("--precisions", nargs="*", default=["float64", "float32"], choices=[*TOLERANCE])
     parser.add_argument("--out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
-        found = {p: study(options.task, p, options.updates, pathlib.Path(work)) for p in options.precisions}
+        found = {
+            p: study(options.task, p, options.updates, pathlib.Path(work), options.processes)
+            for p in options.precisions
+        }
     write_record(options.out, {"task": options.task, "updates": options.updates, **found})
     if not all(one["agree"] for one in found.values()):
         raise SystemExit(1)

@@ -2,7 +2,7 @@
 
 Example: python benchmarks/offline_curve.py runs/looped runs/mlp --episodes 20 --out results/micro_cube_double
 
-Writes into the folder: curves.png, and for each run its config.json, metrics.csv, timings.csv, evaluations and
+Writes into the folder: curves.png, for each run its config.json, metrics.csv, timings.csv, evaluations and
 policy, and a record with the command, the commit, the date, the minutes that each took, and for the first run
 the final evaluation beside those of the net it began with and of actions drawn at random.
 """

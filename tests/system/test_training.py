@@ -411,7 +411,7 @@ def test_sigterm_saves_and_resume_goes_on(tmp_path):
     ("script", "options", "shown"),
     [
         ("resume.py", ["--kills", "2", "--steps", "3840", "--task", "rush-hour"], '"exact": true'),
-        ("devices.py", ["--precisions", "float64"], '"agree": true'),
+        ("devices.py", ["--precisions", "float64", "--processes"], '"agree": true'),
     ],
 )
 def test_what_the_studies_show_holds_at_small_size(script, options, shown):
@@ -427,7 +427,7 @@ def test_what_the_studies_show_holds_at_small_size(script, options, shown):
     assert shown in done.stdout
 
 
-@pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"]])
+@pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"], ["ogbench", "collect"]])
 def test_help_shows_an_example(command):
     done = run(*COMMAND, *command, "--help")
     assert done.returncode == 0, done.stderr
@@ -437,7 +437,16 @@ def test_help_shows_an_example(command):
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["train"], "which game?"),
+        (["train"], "which environment?"),
+        (["train", "scene", "--data", "nowhere.npz"], "nowhere.npz: there is no such file; make it with"),
+        (["train", "scene", "--levels", "a", "b"], "scene does not learn from levels: leave --levels out"),
+        (["train", "boxoban", "--data", "a.npz"], "boxoban does not learn from data: leave --data out"),
+        (["train", "scene", "--arm", "drc"], "DRC needs a board"),
+        (["train", "rush-hour", "--arm", "mlp"], "a puzzle is a board"),
+        (["ogbench", "collect", "kitchen"], "cube-double"),
+        (["ogbench", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
+        (["ogbench", "film", "nowhere"], "nowhere is not a folder"),
+        (["ogbench", "film", "nowhere", "--every", "0"], "--every is too small"),
         (["train", "boxoban", "--set", "ppo.lr=1"], "there is no field 'ppo.lr'"),
         (["train", "boxoban", "--set", "seed"], "write FIELD=VALUE"),
         (["train", "boxoban", "--devices", "0"], "0 devices"),

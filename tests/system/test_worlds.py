@@ -186,28 +186,33 @@ if os.environ.get("THOROUGH"):
     CASES = list(itertools.product(WORLDS, ["looped", "iso-params", "iso-flops", "mlp", "fixed-4"]))
 
 
+def command(monkeypatch, *words):
+    """A command as typed, in this process: starting another for each would take most of the time."""
+    from looped_actor.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["looped-actor", *words])
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
+    main()
+
+
 @pytest.mark.parametrize(("world", "arm"), CASES)
-def test_a_policy_is_trained_and_evaluated_by_commands(world, arm, data, tmp_path):
+def test_a_policy_is_trained_and_evaluated_by_commands(world, arm, data, tmp_path, monkeypatch, capsys):
     """All worlds, their twenty tasks, and all arms; every pair of world and arm with THOROUGH=1."""
     settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
-    folder = str(tmp_path / "run")
-    begun = ["train", world, "--arm", arm, "--data", str(data[world]), "--out", folder, "--devices", "1"]
-    done = run(*COMMAND, *begun, "--set", *settings, **UNOPTIMISED)
-    assert done.returncode == 0, done.stderr
-    assert "finished; the policy is in" in done.stdout
-    done = run(*COMMAND, "eval", folder, "--count", "1", "--baselines", "--json", **UNOPTIMISED)
-    assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    assert facts["task"] == world
-    assert facts["arm"] == arm
-    assert list(facts["by_task"]) == ["1", "2", "3", "4", "5"]
-    assert all(task["mean_steps"] == 3 for task in facts["by_task"].values())
-    assert facts["baselines"]["random"]["episodes"] == 5
-    at_end = json.loads((tmp_path / "run" / "evaluations" / "000000000020.json").read_text())
-    assert at_end["by_task"].keys() == facts["by_task"].keys()
+    folder = tmp_path / "run"
+    begun = ["train", world, "--arm", arm, "--data", str(data[world]), "--out", str(folder), "--devices", "1"]
+    command(monkeypatch, *begun, "--set", *settings)
+    assert "finished; the policy is in" in capsys.readouterr().out
+    at_end = json.loads((folder / "evaluations" / "000000000020.json").read_text())
+    assert list(at_end["by_task"]) == ["1", "2", "3", "4", "5"]
+    assert all(task["mean_steps"] == 3 for task in at_end["by_task"].values())
     assert at_end["held_out_action_error"] > 0
-    policy = jax.tree.leaves(nnx.eval_shape(lambda: nets_of(tiny(world, arm)).actor(nnx.Rngs(0))))
-    assert policy
+    if arm == "looped" or os.environ.get("THOROUGH"):
+        command(monkeypatch, "eval", str(folder), "--count", "1", "--baselines", "--json")
+        facts = json.loads(capsys.readouterr().out)
+        assert (facts["task"], facts["arm"]) == (world, arm)
+        assert facts["by_task"].keys() == at_end["by_task"].keys()
+        assert facts["baselines"]["random"]["episodes"] == 5
 
 
 def test_a_film_shows_the_loops(data, tmp_path):
@@ -255,25 +260,6 @@ def test_an_interrupted_run_ends_as_one_that_was_not(data, tmp_path):
     assert rows_again == rows
     for name, leaf in named_leaves(whole).items():
         np.testing.assert_array_equal(leaf, named_leaves(again)[name], err_msg=name)
-
-
-@pytest.mark.parametrize(
-    ("command", "message"),
-    [
-        (["train", "scene", "--data", "nowhere.npz"], "nowhere.npz: there is no such file; make it with"),
-        (["train", "scene", "--levels", "a", "b"], "scene does not learn from levels: leave --levels out"),
-        (["train", "boxoban", "--data", "a.npz"], "boxoban does not learn from data: leave --data out"),
-        (["train", "scene", "--arm", "drc"], "DRC needs a board"),
-        (["ogbench", "collect", "kitchen"], "cube-double"),
-        (["ogbench", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
-        (["ogbench", "film", "nowhere"], "nowhere is not a folder"),
-    ],
-)
-def test_mistakes_end_in_a_line(command, message, tmp_path):
-    done = run(*COMMAND, *command, "--out", str(tmp_path / "out"))
-    assert done.returncode == 2
-    assert message in " ".join((done.stderr + done.stdout).split())
-    assert "Traceback" not in done.stderr
 
 
 def test_data_of_another_world_is_refused(data, tmp_path):

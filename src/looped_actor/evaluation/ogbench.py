@@ -117,7 +117,8 @@ class WorldPlayer:
         queue = iter([(task, number) for number in range(self.episodes) for task in self.tasks])
         rows = min(self.rows, self.episodes * len(self.tasks))
         workers = [self._pool[row % len(self._pool)] for row in range(rows)]
-        halves = [_Rows(range(rows)[start::2], workers) for start in range(min(2, rows))]
+        middle = -(-rows // 2)
+        halves = [_Rows(numbers, workers) for numbers in (range(middle), range(middle, rows)) if numbers]
         for half in halves:
             half.begin(queue, self.seed)
         played, executed = [], 0
@@ -206,7 +207,7 @@ class _Rows:
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for row in waiting:
-                what, *seen = self.workers[row].receive()
+                what, *seen = self.workers[row].receive(self.numbers[row])
                 if what == "begun":
                     self._see(row, *seen)
                     continue
@@ -226,7 +227,7 @@ class _Rows:
 
 
 class _Worker:
-    """A process that steps worlds, one for each of its rows. Answers come in the order of the questions."""
+    """A process that steps worlds, one for each of its rows. A row has one question at a time."""
 
     def __init__(self, world: str):
         spawn = multiprocessing.get_context("spawn")  # not forked: JAX has threads
@@ -234,6 +235,7 @@ class _Worker:
         self._process = spawn.Process(target=_serve, args=(theirs, world), daemon=True)
         self._process.start()
         theirs.close()
+        self._answers: dict[int, tuple] = {}
 
     def send(self, question: tuple) -> None:
         try:
@@ -241,14 +243,17 @@ class _Worker:
         except OSError:
             raise _lost() from None
 
-    def receive(self) -> tuple:
-        try:
-            answer = self._connection.recv()
-        except (EOFError, OSError):
-            raise _lost() from None
-        if answer[0] == "failed":
-            raise ValueError(answer[1])
-        return answer
+    def receive(self, row: int) -> tuple:
+        """The answer to a row's question. Those of other rows may come first, and are kept for them."""
+        while row not in self._answers:
+            try:
+                of_row, *answer = self._connection.recv()
+            except (EOFError, OSError):
+                raise _lost() from None
+            if answer[0] == "failed":
+                raise ValueError(answer[1])
+            self._answers[of_row] = tuple(answer)
+        return self._answers.pop(row)
 
     def close(self) -> None:
         self._connection.close()
@@ -273,14 +278,14 @@ def _serve(connection: Connection, world: str) -> None:
             if row not in arenas:
                 arenas[row] = Arena(world)
             if what == "begin":
-                connection.send(("begun", *arenas[row].begin(*about)))
+                connection.send((row, "begun", *arenas[row].begin(*about)))
             else:
                 step = arenas[row].step(*about)
-                connection.send(("stepped", step.state, step.over, step.success))
+                connection.send((row, "stepped", step.state, step.over, step.success))
     except (EOFError, OSError):
         return
     except Exception as error:
-        connection.send(("failed", f"{world}: {error}"))
+        connection.send((-1, "failed", f"{world}: {error}"))
 
 
 def world_summary(played: WorldsPlayed, most_loops: int) -> dict[str, Any]:

@@ -63,10 +63,16 @@ class Arena:
 
     def __init__(self, world: str, *, pictures: bool = False, **options: Any):
         self._world = make_world(world, pictures=pictures, **options)
+        # A goal is shaken by a few random actions. OGBench draws them from a space that it makes anew, and
+        # unseeded, at each access: give it one that stays, and can be seeded.
+        inner = self._world.unwrapped
+        self._actions, kind = inner.action_space, type(inner)
+        inner.__class__ = type(kind.__name__, (kind,), {"action_space": self._actions})
         self.time_limit: int = self._world.spec.max_episode_steps
 
     def begin(self, task: int, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """The first state of an episode, and its goal."""
+        self._actions.seed(seed)
         state, about = self._world.reset(seed=seed, options={"task_id": task, "render_goal": False})
         quality = self._world.unwrapped.model.vis.quality
         quality.shadowsize, quality.offsamples = 0, 0  # in software these make a picture ten times slower
