@@ -12,8 +12,9 @@ from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree, Real
+from jaxtyping import Array, Bool, Float, PyTree
 
+from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.checks import at_least_one
 
@@ -130,9 +131,12 @@ def q_of_action(critics: Critics, batch: GoalBatch, action: Float[Array, "b a"])
     return critics(batch.state, batch.actor_goal, jnp.clip(action, -1, 1)).min(axis=0)
 
 
-def q_scale(q: Float[Array, " b"]) -> Float[Array, ""]:
-    """lambda_Q: the mean magnitude of a batch, which makes the two terms of the actor commensurable."""
-    return jax.lax.stop_gradient(jnp.abs(q).mean() + 1e-6)
+def q_scale(q: Float[Array, " b"], axis: str | None = None) -> Float[Array, ""]:
+    """lambda_Q: the mean magnitude of a batch, on whichever devices it lies, without gradient.
+
+    It makes the two terms of the actor commensurable.
+    """
+    return jax.lax.stop_gradient(average(jnp.abs(q).mean(), axis) + 1e-6)
 
 
 def actor_loss(
@@ -141,8 +145,8 @@ def actor_loss(
     observation: PyTree,
     batch: GoalBatch,
     config: GCIQLConfig,
-    scale: Callable[[Float[Array, " b"]], Float[Array, ""]] = q_scale,
-    expected_loops: Real[Array, " b"] | None = None,
+    scale: Float[Array, ""] | None = None,
+    axis: str | None = None,
 ) -> tuple[Float[Array, " b"], ActorTerms]:
     """DDPG+BC.
 
@@ -152,13 +156,13 @@ def actor_loss(
       observation: the states and the actor's goals, as the policy reads them.
       batch: the examples, which may be a part of a minibatch.
       config: how to learn.
-      scale: lambda_Q of the whole minibatch. Default: these examples are all of it.
-      expected_loops: a guess of each example's depth. Only ever changes the time it takes.
+      scale: lambda_Q of the minibatch. Default: that of these examples, which are all of it.
+      axis: the mesh axis over which they are spread, inside `shard_map`.
     """
-    now = decide(observation, expected_loops=expected_loops)
+    now = decide(observation)
     mean = now.distribution.mode()
     q = q_of_action(critics, batch, mean)
-    q_loss = -q / scale(q)
+    q_loss = -q / (q_scale(q, axis) if scale is None else scale)
     behaviour = -now.distribution.log_prob(batch.action)
     terms = ActorTerms(
         q_loss=q_loss,

@@ -43,7 +43,7 @@ from looped_actor.algorithms import (
     q_scale,
     value_loss,
 )
-from looped_actor.algorithms.collectives import average, keep_if
+from looped_actor.algorithms.collectives import keep_if
 from looped_actor.devices import DATA, EVERYWHERE, on_every_device, placed
 from looped_actor.loop import Execution, FrozenScan, MeanGradient, Packed, Streaming, mean_gradient
 from looped_actor.loop.rng import Stream, addressed_key, folded
@@ -341,45 +341,35 @@ class OfflineTrainer:
         depths pack them as well as can be: data has none from acting, as PPO's has.
         """
         definition = self.definitions.actor
-        scale: Callable = lambda q: average(q_scale(q), DATA)  # noqa: E731
-        execution, depths, executed = FrozenScan(), None, None
+        observation = GoalObservation(batch.state, batch.actor_goal)
+        execution, scale, streamed = FrozenScan(), None, None
         loop = opened(definition, weights)
         if loop is not None:
-            execution = self.learning
-            streamed = Streaming().think(loop, GoalObservation(batch.state, batch.actor_goal))
+            execution, streamed = self.learning, Streaming().think(loop, observation)
             q = q_of_action(critics, batch, streamed.thoughts.decision.distribution.mode())
-            whole = scale(q)
-            scale = lambda q: whole  # noqa: E731
-            depths, executed = streamed.thoughts.loops, streamed.executed
+            scale = q_scale(q, DATA)
 
         def policy(parameters: PyTree, execution: Execution) -> Decide:
             return deciding(definition, weights._replace(parameters=parameters), execution=execution)
 
         def loss(parameters: PyTree, examples: GoalBatch, execution: Execution) -> tuple[Array, ActorTerms]:
-            observation = GoalObservation(examples.state, examples.actor_goal)
-            return actor_loss(
-                policy(parameters, execution), critics, observation, examples, self.config, scale
-            )
+            own = GoalObservation(examples.state, examples.actor_goal)
+            decide = policy(parameters, execution)
+            return actor_loss(decide, critics, own, examples, self.config, scale, DATA)
 
-        latent = jax.eval_shape(
-            lambda: (
-                policy(weights.parameters, execution)(
-                    GoalObservation(batch.state, batch.actor_goal)
-                ).loop.latent
-            )
-        )
+        latent = jax.eval_shape(lambda: policy(weights.parameters, execution)(observation).loop.latent)
         found = mean_gradient(
             loss,
             weights.parameters,
             batch,
             execution,
             latent_size=latent.size // latent.shape[0],
-            expected_loops=depths,
+            expected_loops=None if streamed is None else streamed.thoughts.loops,
         )
-        if executed is None:
+        if streamed is None:
             return found
-        # One more pass forward, of the four that learning from a loop takes.
-        more = found.terms.executed_loops + executed / len(batch.state) / 4
+        # One more pass forward, where learning from a loop takes four.
+        more = found.terms.executed_loops + streamed.executed / len(batch.state) / 4
         return found._replace(terms=found.terms._replace(executed_loops=more))
 
 
