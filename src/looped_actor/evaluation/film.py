@@ -17,7 +17,8 @@ from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import Arena, episode_seed
 
 _INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
-_STRIP = 74  # pixels below the picture
+_STRIP = 92  # pixels below the picture: two lines of text, and bars
+_LINE = 17
 _MARGIN = 10
 
 
@@ -100,8 +101,8 @@ def _frame(film: Film, step: int, most_loops: int) -> Image.Image:
     draw.text((_MARGIN, height + 6), text, _INK, font)
     if not over:
         told = f"{loops[step]} of {most_loops} loops"
-        draw.text((width - _MARGIN - draw.textlength(told, font), height + 6), told, _BAR, font)
-    floor, tall, room = height + _STRIP - 8, _STRIP - 36, width - 2 * _MARGIN
+        draw.text((_MARGIN, height + 6 + _LINE), told, _BAR, font)
+    floor, tall, room = height + _STRIP - 8, _STRIP - 2 * _LINE - 20, width - 2 * _MARGIN
     draw.line([(_MARGIN, floor), (width - _MARGIN, floor)], _FAINT)
     # One column of pixels can stand for several decisions: it shows the deepest of them.
     columns = np.array_split(np.arange(len(loops)), min(room, len(loops)))
