@@ -25,7 +25,7 @@ relaxed = {
     "suppress_health_check": [HealthCheck.too_slow],
     "phases": [Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would compile for an hour
 }
-settings.register_profile("quick", max_examples=5, derandomize=bool(os.environ.get("CI")), **relaxed)
+settings.register_profile("quick", max_examples=3, derandomize=bool(os.environ.get("CI")), **relaxed)
 settings.register_profile("thorough", max_examples=100, **relaxed)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "quick"))
 

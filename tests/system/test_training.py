@@ -410,7 +410,7 @@ def test_sigterm_saves_and_resume_goes_on(tmp_path):
 @pytest.mark.parametrize(
     ("script", "options", "shown"),
     [
-        ("resume.py", ["--kills", "2", "--steps", "3840", "--task", "rush-hour"], '"exact": true'),
+        ("resume.py", ["--kills", "1", "--steps", "1920", "--task", "rush-hour"], '"exact": true'),
         ("devices.py", ["--precisions", "float64", "--processes"], '"agree": true'),
     ],
 )

@@ -40,7 +40,7 @@ TINY = {
     "data.episode_transitions": 20,
     "episodes": 1,
     "time_limit": 3,
-    "evaluate_every": 2,
+    "evaluate_every": 100,
     "checkpoint_every": 1,
     "total_steps": 20,
 }
@@ -104,6 +104,10 @@ def test_any_number_of_workers_makes_the_same_bytes_and_goes_on_where_it_stopped
         collect(job, tmp_path / "broken", workers=1)
     assert not list((tmp_path / "broken").glob("*.npz"))
     monkeypatch.setattr(collection, "collect_episode", stops_at(5))
+    with monkeypatch.context() as at_the_end:
+        at_the_end.setattr(collection, "forget", stops_at(5))  # both files are written, and it is killed
+        with pytest.raises(KeyboardInterrupt):
+            collect(job, tmp_path / "broken", workers=1)
     assert [p.read_bytes() for p in collect(job, tmp_path / "broken", workers=1)] == expected
     assert played == [-1, 0, 1, 2, 3]
     assert [path.name for path in sorted((tmp_path / "broken").iterdir())] == [

@@ -84,13 +84,13 @@ def collect(
     """Collect into `WORLD-play-v0.npz` and `WORLD-play-v0-val.npz`; goes on where it was interrupted."""
     train = folder / f"{dataset_name(job.world)}.npz"
     held_out = folder / f"{dataset_name(job.world)}-val.npz"
+    parts = folder / f"{job.name}.parts"
     for path in (train, held_out):
-        if path.exists():
+        if path.exists() and not parts.exists():  # else this job was interrupted when it was nearly done
             raise ValueError(f"{path} is there already; move it away, or collect into another folder")
     folder.mkdir(parents=True, exist_ok=True)
     # Numbers below zero are held out. More transitions of a seed are more of the same.
     numbers = [*range(-job.held_out_episodes, 0), *range(job.train_episodes)]
-    parts = folder / f"{job.name}.parts"
     tasks = [EpisodeJob(job.world, job.seed, n, job.episode_transitions) for n in numbers]
     done = 0
     total = len(tasks) * job.episode_transitions
