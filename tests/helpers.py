@@ -1,8 +1,15 @@
 """What several tests need."""
 
+import os
+
 import jax
 import numpy as np
+import pytest
 from flax import nnx
+
+thorough = pytest.mark.skipif(
+    not os.environ.get("THOROUGH"), reason="too long for every change; THOROUGH=1 runs it"
+)
 
 
 def relative(actual, expected) -> float:

@@ -35,7 +35,7 @@ CONFIG = replaced(
         "core.heads": 1,
         "core.hidden_multiple": 8,
         "halting.max_loops": 6,
-        "halting.threshold": 0.001,
+        "halting.threshold": 0.01,
         "gciql.batch": 12,
         "gciql.hidden": [8],
         "gciql.updates_per_iteration": 3,
@@ -84,8 +84,9 @@ def batch():
     with jax.enable_x64(True):
         own = trainer(dtype=jnp.float64)
 
-        def states(number):
-            return 3 * jax.random.normal(jax.random.key(number), (12, 37), jnp.float64)
+        def states(number):  # from small to large, which makes for different depths
+            scale = jnp.linspace(0.02, 4, 12)[:, None]
+            return scale * jax.random.normal(jax.random.key(number), (12, 37), jnp.float64)
 
         made = GoalBatch(
             state=states(0),

@@ -19,6 +19,7 @@ import safetensors.numpy
 from test_commands import COMMAND, ROOT, UNOPTIMISED, run
 
 import looped_actor
+from helpers import thorough
 from looped_actor.devices import all_devices
 from looped_actor.envs import Boxoban
 from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
@@ -51,6 +52,7 @@ def rows_of(folder):
         return list(csv.DictReader(file))
 
 
+@thorough
 def test_a_run_can_be_timed(finished):
     done = run(
         *COMMAND, "bench", "train", str(finished), "--quick", "--json", "--devices", "1", **UNOPTIMISED
@@ -118,10 +120,10 @@ def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
 @pytest.mark.parametrize(
     ("task", "arm"),
     [
-        ("boxoban", "iso-params"),
+        pytest.param("boxoban", "iso-params", marks=thorough),
         ("rush-hour", "iso-flops"),
         ("boxoban", "drc"),
-        ("rush-hour", "fixed-4"),
+        pytest.param("rush-hour", "fixed-4", marks=thorough),
     ],
 )
 def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
@@ -411,7 +413,9 @@ def test_sigterm_saves_and_resume_goes_on(tmp_path):
     ("script", "options", "shown"),
     [
         ("resume.py", ["--kills", "1", "--steps", "1920", "--task", "rush-hour"], '"exact": true'),
-        ("devices.py", ["--precisions", "float64", "--processes"], '"agree": true'),
+        pytest.param(
+            "devices.py", ["--precisions", "float64", "--processes"], '"agree": true', marks=thorough
+        ),
     ],
 )
 def test_what_the_studies_show_holds_at_small_size(script, options, shown):

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from helpers import relative
+from helpers import relative, thorough
 from looped_actor.evaluation.compute import (
     compiled_flops,
     count_parameters,
@@ -20,7 +20,7 @@ from looped_actor.evaluation.compute import (
 from looped_actor.experiments.arms import ARMS, arms_for, paper_core
 from looped_actor.experiments.offline import nets_of
 from looped_actor.experiments.presets import preset
-from looped_actor.experiments.tasks import TASKS, ControlTask
+from looped_actor.experiments.tasks import TASKS
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
     DRC,
@@ -145,7 +145,14 @@ def test_one_set_of_parameters_plays_every_board_at_every_cap(head):
             assert out.value.shape == (3,)
 
 
-@pytest.mark.parametrize("task", [name for name, task in TASKS.items() if isinstance(task, ControlTask)])
+@pytest.mark.parametrize(
+    "task",
+    [
+        "cube-double",
+        "puzzle-3x3",
+        *(pytest.param(name, marks=thorough) for name in ("cube-triple", "scene")),
+    ],
+)
 def test_every_arm_of_every_control_task_decides_and_learns(task):
     """Those of the puzzles are trained in test_training.py."""
     chosen = TASKS[task]
