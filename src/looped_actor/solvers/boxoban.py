@@ -6,11 +6,11 @@ The search itself is in `boxoban_kernel`; this is its face.
 from typing import NamedTuple
 
 import numpy as np
-from jaxtyping import UInt8
+from jaxtyping import Bool, UInt8
 
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.boxoban import Cell
-from looped_actor.solvers.boxoban_kernel import solve_kernel
+from looped_actor.solvers.boxoban_kernel import pushes_kernel, solve_kernel
 from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
 
 
@@ -49,6 +49,11 @@ def solve(board: BoxobanBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> Boxob
         tuple(Push(int(box), Direction(int(direction))) for box, direction in packed.pushes),
         packed.nodes,
     )
+
+
+def possible_pushes(cells: UInt8[np.ndarray, "h w"]) -> Bool[np.ndarray, " p"]:
+    """Whether each push, `4 x box + direction`, can be made at once: after a walk, and without collision."""
+    return pushes_kernel(cells)
 
 
 def solve_cells(cells: UInt8[np.ndarray, "h w"], *, node_limit: int = DEFAULT_NODE_LIMIT) -> PackedSolution:

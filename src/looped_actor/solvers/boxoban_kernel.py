@@ -3,7 +3,9 @@
 A* over the states right after a push. From such a state every push that the player can walk to is one
 edge, which costs the walk and the push; so the search visits a state per push, not per step, and the
 shortest path is still the shortest in moves. The estimate is the cheapest assignment of boxes to targets,
-counted in pushes. States from which some box can never reach a target are dropped.
+counted in pushes. States from which some box can never reach a target are dropped. Of several solutions
+with the fewest moves it finds one with the fewest pushes, so that the pushes that remain are a property
+of a state.
 """
 
 import numpy as np
@@ -135,6 +137,22 @@ def _walk(player, box_at, neighbours, distance, queue):
 
 
 @compiled
+def pushes_kernel(cells):
+    """Whether each push, `4 x box + direction`, can be made at once: after a walk, and without collision."""
+    flat = cells.ravel()
+    neighbours = _neighbours(cells)
+    boxes, box_at = np.flatnonzero(flat & _BOX), (flat & _BOX) != 0
+    walked, queue = np.empty(flat.shape[0], np.int16), np.empty(flat.shape[0], np.int16)
+    _walk(np.flatnonzero(flat & _PLAYER)[0], box_at, neighbours, walked, queue)
+    possible = np.zeros(4 * boxes.shape[0], np.bool_)
+    for b in range(boxes.shape[0]):
+        for direction in range(4):
+            to, behind = neighbours[boxes[b], direction], neighbours[boxes[b], (direction + 2) % 4]
+            possible[4 * b + direction] = to >= 0 and behind >= 0 and not box_at[to] and walked[behind] >= 0
+    return possible
+
+
+@compiled
 def _pack(boxes, player, bits, key):
     key[:] = 0
     per_word = 64 // bits
@@ -160,7 +178,11 @@ def _unpack(key, bits, boxes):
 
 @compiled
 def _search(neighbours, distances, is_target, start_boxes, start_player, node_limit):
-    """A*. Returns the status, the states, and of each its parent and the push (cell x 4 + direction)."""
+    """A*. Returns the status, the states, and of each its parent and the push (cell x 4 + direction).
+
+    Costs are moves, then pushes. The queue is ordered by moves alone, so a state can be reached again with as
+    many moves and fewer pushes after it was looked at; and of solved states the first need not be the best.
+    """
     cells, count = neighbours.shape[0], start_boxes.shape[0]
     bits = 8 if cells <= 256 else 16
     words = (count + 1 + 64 // bits - 1) // (64 // bits)
@@ -172,6 +194,7 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
     # States, by number.
     keys = np.empty((1024, words), np.uint64)
     cost = np.empty(1024, np.int32)
+    pushes = np.empty(1024, np.int32)
     parent = np.empty(1024, np.int32)
     push = np.empty(1024, np.int32)
     closed = np.empty(1024, np.bool_)
@@ -196,7 +219,7 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
     if estimate < UNREACHABLE:
         _pack(boxes, start_player, bits, keys[0])
         table[find(table, keys, keys[0])] = 0
-        cost[0], parent[0], push[0], closed[0] = 0, -1, -1, False
+        cost[0], pushes[0], parent[0], push[0], closed[0] = 0, 0, -1, -1, False
         while estimate >= bucket.shape[0]:
             bucket = np.concatenate((bucket, np.full(bucket.shape[0], -1, np.int32)))
         entry_state[0], entry_next[0] = 0, -1
@@ -204,9 +227,11 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
         states, entries = 1, 1
 
     total = estimate
-    while goal < 0 and total < bucket.shape[0]:
+    while total < bucket.shape[0]:
         entry = bucket[total]
         if entry < 0:
+            if goal >= 0:
+                break
             total += 1
             continue
         bucket[total] = entry_next[entry]
@@ -214,13 +239,17 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
         if closed[state]:
             continue
         closed[state] = True
+        # Once a solution is known, only pushes without a step between them can lead to another as short:
+        # as many as the estimate, which is what the total leaves.
+        if goal >= 0 and pushes[state] + total - cost[state] >= pushes[goal]:
+            continue
         player = _unpack(keys[state], bits, boxes)
         done = True
         for b in range(count):
             done &= is_target[boxes[b]]
         if done:
             goal = state
-            break
+            continue
         for b in range(count):
             box_at[boxes[b]] = True
         _walk(player, box_at, neighbours, walked, queue)
@@ -244,7 +273,9 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
                 _pack(moved, box, bits, key)
                 slot = find(table, keys, key)
                 known = table[slot]
-                if known != EMPTY and (closed[known] or cost[known] <= new_cost):
+                if known != EMPTY and (
+                    cost[known] < new_cost or (cost[known] == new_cost and pushes[known] <= pushes[state] + 1)
+                ):
                     continue
                 if known == EMPTY:
                     box_at[box], box_at[to] = False, True
@@ -266,14 +297,15 @@ def _search(neighbours, distances, is_target, start_boxes, start_player, node_li
                             grown(parent, 2 * states),
                         )
                         push, closed = grown(push, 2 * states), grown(closed, 2 * states)
+                        pushes = grown(pushes, 2 * states)
                     known = states
                     states += 1
                     keys[known] = key
-                    closed[known] = False
                     table[slot] = known
                     if 2 * states > table.shape[0]:
                         table = rehashed(keys, states, 4 * table.shape[0])
-                cost[known], parent[known], push[known] = new_cost, state, box * 4 + direction
+                cost[known], pushes[known], closed[known] = new_cost, pushes[state] + 1, False
+                parent[known], push[known] = state, box * 4 + direction
                 rank = new_cost + estimate
                 while rank >= bucket.shape[0]:
                     bucket = np.concatenate((bucket, np.full(bucket.shape[0], -1, np.int32)))

@@ -10,6 +10,7 @@ import numba
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile at the first call, and keep the result on disk for the next process.
 
-    Tests wrap every function to check its shapes; Numba wants the bare one.
+    It lets go of Python's lock, so that threads can run several at once. Tests wrap every function to check
+    its shapes; Numba wants the bare one.
     """
-    return numba.njit(cache=True)(inspect.unwrap(function))
+    return numba.njit(cache=True, nogil=True)(inspect.unwrap(function))

@@ -215,8 +215,11 @@ def explore_keys(wall_mask, masks, start, node_limit, only_from_least=False):
 
 
 @compiled
-def distances_to_solved(wall_mask, masks, keys, count, table):
-    """Moves from each board of a whole cluster to the nearest solved one, or -1 if there is none."""
+def distances_to_solved(wall_mask, masks, keys, count, table, by_cells=False):
+    """Moves from each board of a whole cluster to the nearest solved one, or -1 if there is none.
+
+    With `by_cells`, a move slides a vehicle by one cell only.
+    """
     vehicles, bits = masks.shape[0], bits_per_vehicle(masks.shape[1] - 1)
     solved_at, red = np.uint64(solved_offset(masks)), np.uint64((1 << bits) - 1)
     distance = np.full(count, -1, np.int16)
@@ -236,6 +239,8 @@ def distances_to_solved(wall_mask, masks, keys, count, table):
         for i in range(vehicles):
             here = offset[i]
             low, high = reach(occupied ^ masks[i, here], masks, i, here)
+            if by_cells:
+                low, high = max(low, here - 1), min(high, here + 1)
             for to in range(low, high + 1):
                 if to == here:
                     continue
@@ -246,6 +251,12 @@ def distances_to_solved(wall_mask, masks, keys, count, table):
                     queue[tail] = other
                     tail += 1
     return distance
+
+
+@compiled
+def row_of(table, keys, key):
+    """The number of a board of a cluster, or -1 where it is none of its."""
+    return table[_slot(table, keys, key)]
 
 
 @compiled
