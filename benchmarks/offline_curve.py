@@ -17,6 +17,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from learning_curve import evaluations_of
 from record import write_record
 
 from looped_actor.devices import all_devices
@@ -28,11 +29,6 @@ from looped_actor.experiments.runs import read_run, restore_run
 def table(path):
     with path.open() as file:
         return [{name: float(value or "nan") for name, value in row.items()} for row in csv.DictReader(file)]
-
-
-def evaluations_of(run):
-    paths = sorted((run / "evaluations").glob("*.json"))
-    return [{**json.loads(path.read_text()), "at": int(path.stem)} for path in paths]
 
 
 def minutes_of(run):

@@ -16,7 +16,7 @@ from looped_actor import load_policy
 from looped_actor.devices import all_devices
 from looped_actor.experiments.bench import policy_work
 from looped_actor.loop import Streaming
-from looped_actor.training.online import OnlineTrainer
+from looped_actor.training.ppo import PPOTrainer
 
 LANES, ENVS, STEPS = 4, 8, 5
 POLICY = pathlib.Path(__file__).parents[1] / "results" / "micro_boxoban"
@@ -27,7 +27,7 @@ def rollout():
     policy = load_policy(POLICY)
     work = policy_work(policy.config, policy.weights, None, quick=True)
     ppo = replace(work.config.ppo, num_envs=ENVS, rollout_steps=STEPS, minibatch=ENVS)
-    trainer = OnlineTrainer(ppo, work.world.train, work.build, 1, all_devices(), acting=Streaming(LANES))
+    trainer = PPOTrainer(ppo, work.world.train, work.build, 1, all_devices(), acting=Streaming(LANES))
     state = trainer.begin(seed=0).with_weights(policy.weights)
     _, rolled = trainer.programs.play(trainer.placed_env, state)
     # The state after the last step is thought about too: how long shows in a rollout of one step more.

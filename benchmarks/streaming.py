@@ -25,7 +25,7 @@ from looped_actor.evaluation.puzzles import LevelPlayer
 from looped_actor.experiments.bench import Work, asked_work, policy_work
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.loop.rng import Stream, addressed_key, folded
-from looped_actor.training.online import OnlineTrainer
+from looped_actor.training.ppo import PPOTrainer
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SLOTS = (3, 64)
@@ -40,7 +40,7 @@ def works(quick: bool) -> dict[str, Work]:
     return found
 
 
-def start(work: Work, trainer: OnlineTrainer, dtype):
+def start(work: Work, trainer: PPOTrainer, dtype):
     """The state of a run with the weights of this work."""
     state = trainer.begin(seed=0)
     weights = work.weights
@@ -54,7 +54,7 @@ def start(work: Work, trainer: OnlineTrainer, dtype):
 def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:
     """Count the decisions and levels that differ."""
     config, mesh = work.config, all_devices()
-    trainer = OnlineTrainer(
+    trainer = PPOTrainer(
         config.ppo, work.world.train, work.build, 1, mesh, dtype=dtype, acting=Streaming(slots)
     )
     state = start(work, trainer, dtype)

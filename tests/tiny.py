@@ -13,6 +13,9 @@ CHANGES = {
     "ppo.num_envs": 16,
     "ppo.rollout_steps": 8,
     "ppo.minibatch": 32,
+    "imitation.num_envs": 16,
+    "imitation.rollout_steps": 8,
+    "imitation.minibatch": 32,
     "levels.train_count": 60,
     "levels.held_out_count": 20,
     "levels.evaluate_count": 10,
@@ -22,7 +25,7 @@ CHANGES = {
 }
 
 
-def tiny(task="boxoban", arm="looped", **changes):
+def tiny(task="boxoban", arm="looped", by="ppo", **changes):
     """A run of six iterations; changes as ppo__epochs=1."""
     named = {name.replace("__", "."): value for name, value in changes.items()}
-    return replaced(preset(task, "micro", arm), CHANGES | named)
+    return replaced(preset(task, "micro", arm, by), CHANGES | named)

@@ -25,6 +25,12 @@ from looped_actor.files import write_whole
 
 Task = TypeVar("Task")
 Arrays = dict[str, np.ndarray]
+Progress = Callable[[int, int], None]
+"""Told how much is done, and of how much."""
+
+
+def no_progress(done: int, total: int) -> None:
+    """Tell nobody."""
 
 
 def default_workers() -> int:

@@ -9,3 +9,11 @@ def at_least_one(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
+
+
+def above_zero(config: Any, *names: str) -> None:
+    """The same for fields that must be positive."""
+    for name in names:
+        value = getattr(config, name)
+        if not value > 0:
+            raise ValueError(f"{name} is {value}; it must be above 0")

@@ -5,6 +5,7 @@ One mesh axis, `DATA`, over every device of every process: one laptop core and a
 
 import math
 import os
+from collections.abc import Callable
 from typing import Any
 
 import jax
@@ -50,6 +51,19 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
 def on_every_device(mesh: Mesh, tree: Any) -> Any:
     """A pytree that this process holds whole, put on all devices. All processes must hold the same."""
     return placed(mesh, tree, EVERYWHERE)
+
+
+def on_each_device(mesh: Mesh, work: Callable, given: Any, gives: Any) -> Any:
+    """A jitted function in which every device does its own part of the work.
+
+    Args:
+      mesh: the devices.
+      work: the part of one device; `DATA` is the axis of its collectives.
+      given: where its arguments lie, as specifications.
+      gives: where its results will.
+    """
+    # The loop's while_loop and custom VJP do not track what varies over devices.
+    return jax.jit(jax.shard_map(work, mesh=mesh, in_specs=given, out_specs=gives, check_vma=False))
 
 
 def on_one_device(tree: Any) -> Any:

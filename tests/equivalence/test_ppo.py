@@ -124,7 +124,8 @@ def test_every_example_is_in_one_minibatch_of_an_epoch(envs, steps, minibatch):
         """Minibatches as sets of (step, environment), put together from the parts of each device."""
         parts = []
         for copies in np.split(np.arange(envs), devices):
-            local = np.asarray(minibatches(config, jnp.asarray(copies, jnp.int32), root, jnp.int32(5)))
+            own = jnp.asarray(copies, jnp.int32)
+            local = np.asarray(minibatches(config, int(groups), own, root, jnp.int32(5)))
             parts.append([{(r // len(copies), copies[r % len(copies)]) for r in rows} for rows in local])
         return [set().union(*together) for together in zip(*parts, strict=True)]
 

@@ -62,9 +62,14 @@ def in_step(task, dtype):
     def run(weights):
         frozen = deciding(definition, weights, execution=FrozenScan())
         players, _ = play(vector, new_players(vector, root), frozen, root, jnp.int32(0), 4)
-        return players, play(vector, players, frozen, root, jnp.int32(4), STEPS)
+        return players, play(vector, players, frozen, root, jnp.int32(4), STEPS, some_given())
 
     return vector, root, *run(weights)
+
+
+def some_given():
+    """Actions that a solver would give: of the first environment, in every other step."""
+    return jnp.full((STEPS, ENVS), -1, jnp.int32).at[::2, 0].set(0)
 
 
 @pytest.mark.parametrize(("task", "slots"), GAMES_AND_SLOTS)
@@ -75,12 +80,13 @@ def test_a_streamed_rollout_is_the_one_in_step(task, slots, x64):
     @jax.jit
     def run(weights):
         loop = opened(definition, weights)
-        return stream(vector, before, loop, root, jnp.int32(4), STEPS, Streaming(slots))
+        return stream(vector, before, loop, root, jnp.int32(4), STEPS, Streaming(slots), some_given())
 
     our_players, ours = run(weights)
     loops = rollout.steps.loops
     assert len(np.unique(loops)) > 2  # or there would be nothing to stream
     assert bool(rollout.steps.truncated.any())  # and episodes end on the way
+    np.testing.assert_array_equal(rollout.steps.action[::2, 0], [0] * len(rollout.steps.action[::2]))
     for found, expected in zip(
         jax.tree.leaves((our_players, ours.steps, ours.bootstrap)),
         jax.tree.leaves((players, rollout.steps, rollout.bootstrap)),

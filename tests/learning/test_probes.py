@@ -20,7 +20,7 @@ from looped_actor import (
 from looped_actor.algorithms import PPOConfig, deciding
 from looped_actor.devices import all_devices
 from looped_actor.envs import Outcome
-from looped_actor.training import OnlineTrainer
+from looped_actor.training import PPOTrainer
 
 DISCOUNT = 0.8
 
@@ -114,7 +114,7 @@ def learned(env, iterations):
         discount=DISCOUNT,
         entropy_cost=0.0,
     )
-    trainer = OnlineTrainer(config, env, build, iterations, all_devices(1))
+    trainer = PPOTrainer(config, env, build, iterations, all_devices(1))
     state = trainer.begin(seed=0)
     for _ in range(iterations):
         state, _ = trainer.iterate(state)

@@ -350,21 +350,21 @@ def test_a_policy_needs_its_configuration(copy):
 
 def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeypatch):
     """Rewards turn to NaN in the fifth iteration: a fault that only an injection can bring."""
-    from looped_actor.training import online
+    from looped_actor.training import ppo
 
-    judge, at = online.advantages, {}
+    judge, at = ppo.advantages, {}
 
     def poisoned(*rollout, **options):
         found = judge(*rollout, **options)
         return found._replace(advantage=found.advantage * jnp.where(at["iteration"] >= 4, jnp.nan, 1.0))
 
-    class Watched(online.OnlineTrainer):
+    class Watched(ppo.PPOTrainer):
         def _learn(self, state, players, rollout):
             at["iteration"] = state.iteration
             return super()._learn(state, players, rollout)
 
-    monkeypatch.setattr(online, "advantages", poisoned)
-    monkeypatch.setattr("looped_actor.experiments.online.OnlineTrainer", Watched)
+    monkeypatch.setattr(ppo, "advantages", poisoned)
+    monkeypatch.setattr("looped_actor.experiments.online.PPOTrainer", Watched)
     folder = tmp_path / "run"
     config = begin_run(tiny(max_skipped_in_a_row=12, total_steps=50 * 128), folder)
     with pytest.raises(BrokenTrainingError) as error:

@@ -63,6 +63,17 @@ def deciding(
     return decide
 
 
+def thinking(
+    definition: nnx.GraphDef, weights: Weights, acting: Acting, halting: HaltingRule | None = None
+) -> OpenLoop | Decide:
+    """A policy as it is to act: taken apart where it is streamed, else whole. What does not loop is whole."""
+    loop = opened(definition, weights, halting) if isinstance(acting, Streaming) else None
+    if loop is not None:
+        return loop
+    execution = acting.execution if isinstance(acting, Synchronous) else None
+    return deciding(definition, weights, halting, execution)
+
+
 def opened(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None) -> OpenLoop | None:
     """The same policy taken apart, to be streamed; None where the net does not loop."""
     net: Any = nnx.merge(definition, weights.parameters, weights.fixed)

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, PyTree
 
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
-from looped_actor.checks import at_least_one
+from looped_actor.checks import above_zero, at_least_one
 
 Value = Callable[[Float[Array, "b n"], Float[Array, "b n"]], Float[Array, " b"]]
 """States and goals to how near they are."""
@@ -51,9 +51,7 @@ class GCIQLConfig:
 
     def __post_init__(self) -> None:
         at_least_one(self, "batch", "updates_per_iteration")
-        for name in ("learning_rate", "max_gradient_norm"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        above_zero(self, "learning_rate", "max_gradient_norm")
         for name in ("discount", "expectile", "target_rate"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")

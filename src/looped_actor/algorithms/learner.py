@@ -1,6 +1,6 @@
 """One step of gradient descent that a broken gradient cannot spoil."""
 
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import optax
@@ -37,9 +37,36 @@ def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> 
     return LearnerState(parameters, optimiser.init(parameters), jnp.int32(0), jnp.int32(0))
 
 
-def decayed(rate: float, decays: bool, updates: int) -> optax.Schedule | float:
-    """A learning rate: constant, or falling linearly to nothing over so many updates."""
-    return optax.linear_schedule(rate, 0, updates) if decays else rate
+@runtime_checkable
+class Descent(Protocol):
+    """What a learner's configuration says of its optimiser."""
+
+    @property
+    def learning_rate(self) -> float:
+        """Step size of Adam."""
+        ...
+
+    @property
+    def decay_learning_rate(self) -> bool:
+        """Whether it falls to nothing."""
+        ...
+
+    @property
+    def max_gradient_norm(self) -> float:
+        """Longer gradients are shortened to this."""
+        ...
+
+
+def clipped_adam(config: Descent, updates: int) -> optax.GradientTransformation:
+    """Adam on clipped gradients; where the learning rate decays, it falls to nothing over all updates."""
+    rate = config.learning_rate
+    schedule = optax.linear_schedule(rate, 0, updates) if config.decay_learning_rate else rate
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(schedule))
+
+
+def mean_over_taken(updates: Update, values: Float[Array, " updates"]) -> Float[Array, ""]:
+    """Of those updates that were not left out."""
+    return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
 
 
 def descend(

@@ -13,27 +13,14 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
-from looped_actor.checks import at_least_one
+from looped_actor.algorithms.rollout_config import RolloutConfig
+from looped_actor.checks import above_zero
 
 
 @dataclass(frozen=True)
-class PPOConfig:
-    """How to learn online. The defaults are the paper's."""
+class PPOConfig(RolloutConfig):
+    """How to learn by PPO. The defaults are the paper's."""
 
-    num_envs: int = 1024
-    """Environments that are played side by side, over all devices."""
-    rollout_steps: int = 64
-    """Steps of each environment between two rounds of updates."""
-    minibatch: int = 1024
-    """Examples of one gradient, over all devices."""
-    epochs: int = 4
-    """How often each example is learned from."""
-    learning_rate: float = 1e-4
-    """Step size of Adam."""
-    decay_learning_rate: bool = False
-    """Let the learning rate fall linearly, to nothing at the end of the run."""
-    max_gradient_norm: float = 1.0
-    """Longer gradients are shortened to this."""
     discount: float = 0.99
     """gamma."""
     trace: float = 0.95
@@ -48,31 +35,14 @@ class PPOConfig:
     """Rewards are learned in this unit. Values of about 1 leave the policy its share of a short training."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs")
-        for name in ("learning_rate", "max_gradient_norm", "clip", "reward_scale"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be above 0")
+        super().__post_init__()
+        above_zero(self, "clip", "reward_scale")
         for name in ("discount", "trace"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
         for name in ("entropy_cost", "value_cost"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
-        if self.steps_per_iteration % self.minibatch:
-            raise ValueError(
-                f"{self.num_envs} environments x {self.rollout_steps} steps = {self.steps_per_iteration} "
-                f"examples do not divide into minibatches of {self.minibatch}"
-            )
-
-    @property
-    def steps_per_iteration(self) -> int:
-        """Environment steps of one rollout."""
-        return self.num_envs * self.rollout_steps
-
-    @property
-    def updates_per_iteration(self) -> int:
-        """Gradients of one rollout."""
-        return self.epochs * self.steps_per_iteration // self.minibatch
 
 
 class Example(NamedTuple):

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 Task = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
 Scale = Literal["micro", "small", "paper"]
+LearnerName = Literal["ppo", "imitation"]
 ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
 
 
@@ -25,6 +26,7 @@ def train(
     *,
     scale: Scale = "micro",
     arm: ArmName | None = None,
+    learner: LearnerName | None = None,
     seed: int | None = None,
     steps: float | None = None,
     levels: tuple[pathlib.Path, pathlib.Path] | None = None,
@@ -38,7 +40,8 @@ def train(
     processes: int | None = None,
     process: int | None = None,
 ) -> None:
-    """Train a policy, into a folder that holds all of the run: puzzles by PPO, robots offline by GCIQL.
+    """Train a policy, into a folder that holds all of the run: puzzles by PPO or by imitation of
+    their solver, robots offline by GCIQL.
 
     The folder gets config.json, metrics.csv, TensorBoard events, checkpoints, evaluations on held-out
     levels or on OGBench's tasks, and at the end the policy as safetensors. SIGTERM or Ctrl-C saves and ends;
@@ -50,6 +53,8 @@ def train(
 
     Example: looped-actor train rush-hour --arm iso-flops --steps 2e5 --set ppo.learning_rate=3e-4
 
+    Example: looped-actor train boxoban --learner imitation --out runs/imitation
+
     Example: looped-actor train cube-double --arm mlp --data data/cube-double-play-v0.npz
 
     Example: looped-actor train boxoban --scale paper --dry-run
@@ -58,6 +63,8 @@ def train(
       task: The environment. May be left out where --config gives it.
       scale: The preset to start from: two CPU cores and minutes, one GPU and an hour, or the paper.
       arm: What to train. Default: looped.
+      learner: Of puzzles: learn from rewards by ppo, or what the solver would do by imitation, which takes
+        far fewer steps and has a preset of its own. Default: ppo.
       seed: Of everything random. Default: 0.
       steps: Environment steps, or gradient steps offline, of the whole run. Default: the preset's.
       levels: Of puzzles: banks to learn from and to evaluate on. Default: the preset's, or generated.
@@ -76,12 +83,14 @@ def train(
     from looped_actor.experiments.runs import begin_run
     from looped_actor.games.catalogue import GAMES
 
-    chosen = _configured(task, scale, arm, seed, steps, levels, data, config, change)
+    chosen = _configured(task, scale, arm, learner, seed, steps, levels, data, config, change)
     mesh = start_devices(devices, coordinator, processes, process)
     if dry_run:
         _print_plan(chosen, mesh.size)
         return
-    folder = out or pathlib.Path("runs", f"{chosen.task}-{chosen.scale}-{chosen.arm}-seed{chosen.seed}")
+    by = [] if learner is None else [learner]
+    name = "-".join([chosen.task, chosen.scale, *by, chosen.arm, f"seed{chosen.seed}"])
+    folder = out or pathlib.Path("runs", name)
     from looped_actor.cli.progress import progress_bar
 
     with progress_bar("preparing levels" if chosen.task in GAMES else "preparing data") as progress:
@@ -198,6 +207,7 @@ def _configured(
     task: str | None,
     scale: Any,
     arm: Any,
+    learner: Any,
     seed: int | None,
     steps: float | None,
     levels: tuple[pathlib.Path, pathlib.Path] | None,
@@ -213,10 +223,12 @@ def _configured(
         chosen = read_config(config)
         if task not in (None, chosen.task):
             raise ValueError(f"{config} is of {chosen.task}, not of {task}")
+        if learner not in (None, getattr(chosen, "learner", None)):
+            raise ValueError(f"{config} is not of {learner}: change its field learner")
     elif task is None:
         raise ValueError("which environment? looped-actor train boxoban, for example")
     else:
-        chosen = preset(task, scale)  # type: ignore[arg-type]
+        chosen = preset(task, scale, learner=learner or "ppo")
     for option, value, field in (("--levels", levels, "levels"), ("--data", data, "data")):
         if value is not None and not hasattr(chosen, field):
             raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
@@ -282,7 +294,8 @@ def _training_bar(config: "RunConfig", shown: bool):
     with Progress(
         *columns, console=Console(stderr=True), disable=not shown, speed_estimate_period=600
     ) as bar:
-        task = bar.add_task(f"{config.task} {config.arm}", total=None, numbers="compiling")
+        name = f"{config.algorithm}: {config.task} {config.arm}"
+        task = bar.add_task(name, total=None, numbers="compiling")
         begun = False
 
         def show(report: "Report") -> None:

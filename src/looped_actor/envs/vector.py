@@ -115,6 +115,11 @@ class VectorEnv:
         )
         return after, timestep
 
+    def restart(self, state: VectorState, rows: Bool[Array, " b"]) -> tuple[VectorState, PyTree]:
+        """Begin the next episode of some copies, wherever they are; and what all see then."""
+        after = self._restart(state, rows)
+        return after, self._observe(after.states)
+
     def _begin(self, level_key: Array, copy: Int[Array, " n"], episode: Int[Array, " n"]) -> PyTree:
         def begin(copy: Array, episode: Array) -> PyTree:
             return self.env.reset(folded(level_key, copy, episode))

@@ -18,15 +18,14 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
-from looped_actor.algorithms import Acting, Synchronous, Weights, deciding, opened
-from looped_actor.batches import default_workers, end_with_parent
+from looped_actor.algorithms import Acting, Weights, thinking
+from looped_actor.batches import Progress, default_workers, end_with_parent, no_progress
+from looped_actor.checks import at_least_one
 from looped_actor.devices import on_one_device
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.loop import HaltingRule, Streaming
+from looped_actor.loop import HaltingRule, OpenLoop, Streaming
 from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import ACTIONS, TASKS, Arena, episode_seed
-
-Progress = Callable[[int, int], None]
 
 MOST_ROWS = 64
 """Of each worker: their answers must fit into its pipe while this process is busy asking."""
@@ -88,22 +87,18 @@ class WorldPlayer:
     time_limit: int | None = None
 
     def __post_init__(self) -> None:
-        if self.episodes < 1 or self.rows < 1 or (self.workers is not None and self.workers < 1):
-            raise ValueError(
-                f"episodes is {self.episodes}, rows is {self.rows}, workers is {self.workers}: "
-                "all must be at least 1"
-            )
+        at_least_one(self, "episodes", "rows", *([] if self.workers is None else ["workers"]))
         if self.rows > (most := MOST_ROWS * (self.workers or default_workers())):
             raise ValueError(f"rows is {self.rows}; so many workers play {most} at most")
         if not self.tasks or not set(self.tasks) <= set(TASKS):
             raise ValueError(f"tasks are {list(self.tasks)}; each must be one of {list(TASKS)}")
 
-    def play(self, weights: Weights, progress: Progress = lambda done, total: None) -> WorldsPlayed:
+    def play(self, weights: Weights, progress: Progress = no_progress) -> WorldsPlayed:
         """All episodes, ordered by task and number."""
         # On one device of this process: a batch of rows is small, and MuJoCo is what takes the time.
         return self._play(functools.partial(self._decide, on_one_device(weights)), progress)
 
-    def play_at_random(self, progress: Progress = lambda done, total: None) -> WorldsPlayed:
+    def play_at_random(self, progress: Progress = no_progress) -> WorldsPlayed:
         """The same episodes, with actions drawn uniformly from their bounds."""
         chance = np.random.default_rng(self.seed)
 
@@ -147,13 +142,13 @@ class WorldPlayer:
     @functools.cached_property
     def _decide(self) -> Callable[..., Decided]:
         def decide(weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"]) -> Decided:
-            loop = opened(self.definition, weights, self.halting)
-            if loop is not None and isinstance(self.acting, Streaming):
-                streamed = self.acting.think(loop, observation, waiting=alive)
+            policy = thinking(self.definition, weights, self.acting, self.halting)
+            if isinstance(policy, OpenLoop):
+                assert isinstance(self.acting, Streaming)
+                streamed = self.acting.think(policy, observation, waiting=alive)
                 thoughts = streamed.thoughts
                 return Decided(thoughts.decision.distribution.mode(), thoughts.loops, streamed.executed)
-            execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
-            now = deciding(self.definition, weights, self.halting, execution)(observation)
+            now = policy(observation)
             return Decided(now.distribution.mode(), now.loop.loops, now.loop.executed)
 
         return jax.jit(decide)
@@ -182,15 +177,14 @@ class _Rows:
         for row in range(len(self.numbers)):
             self._begin(row, queue, seed)
 
-    def _begin(self, row: int, queue: Iterator[tuple[int, int]], seed: int) -> bool:
+    def _begin(self, row: int, queue: Iterator[tuple[int, int]], seed: int) -> None:
         episode = next(queue, None)
         self.alive[row] = episode is not None
         if episode is None:
-            return False
+            return
         self._episode[row], self._loops[row] = episode, []
         self.workers[row].send(("begin", self.numbers[row], episode[0], episode_seed(seed, *episode)))
         self._waiting.append(row)
-        return True
 
     def act(self, actions: np.ndarray, loops: np.ndarray) -> None:
         """Let the workers carry out decisions."""

@@ -1,7 +1,7 @@
 """What a policy achieves on levels: success with its interval, by optimal length, and loops."""
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -11,11 +11,12 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Integer
 
-from looped_actor.algorithms import Acting, Synchronous, Weights, deciding, opened
-from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_every_device
+from looped_actor.algorithms import Acting, Weights, thinking
+from looped_actor.batches import Progress, no_progress
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.play import Episodes, LevelEnvironment, Played, play_levels, stream_levels
-from looped_actor.loop import HaltingRule, Streaming
+from looped_actor.loop import HaltingRule, OpenLoop, Streaming
 
 MOST_BINS = 8
 
@@ -44,7 +45,7 @@ class LevelPlayer:
     acting: Acting = field(default_factory=Streaming)
     batch: int = 512
 
-    def play(self, weights: Weights, progress: Callable[[int, int], None] = lambda done, all: None) -> Played:
+    def play(self, weights: Weights, progress: Progress = no_progress) -> Played:
         """An episode of each level, as arrays of this process."""
         at_once = min(self.batch * self.mesh.size, -(-self.levels // self.mesh.size) * self.mesh.size)
         parts = []
@@ -64,28 +65,20 @@ class LevelPlayer:
     @functools.cached_property
     def _play(self) -> Callable[..., Played]:
         def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
-            loop = opened(self.definition, weights, self.halting)
-            if loop is not None and isinstance(self.acting, Streaming):
-                played = stream_levels(env, loop, levels, self.most_loops, self.acting)
+            policy = thinking(self.definition, weights, self.acting, self.halting)
+            if isinstance(policy, OpenLoop):
+                assert isinstance(self.acting, Streaming)
+                played = stream_levels(env, policy, levels, self.most_loops, self.acting)
             else:
-                execution = self.acting.execution if isinstance(self.acting, Synchronous) else None
-                decide = deciding(self.definition, weights, self.halting, execution)
-                played = play_levels(env, decide, levels, self.most_loops)
+                played = play_levels(env, policy, levels, self.most_loops)
             played = played._replace(executed=played.executed[None])
             # Every process sees all of them, so that all processes report the same.
             return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), played)
 
-        spread = jax.shard_map(
-            play_own,
-            mesh=self.mesh,
-            in_specs=(EVERYWHERE, EVERYWHERE, ROWS),
-            out_specs=EVERYWHERE,
-            check_vma=False,
-        )
-        return jax.jit(spread)
+        return on_each_device(self.mesh, play_own, (EVERYWHERE, EVERYWHERE, ROWS), EVERYWHERE)
 
 
-def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> Mapping[str, Any]:
+def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> dict[str, Any]:
     """Facts about episodes that JSON can hold.
 
     Args:

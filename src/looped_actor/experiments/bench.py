@@ -22,7 +22,7 @@ from jaxtyping import Array, PyTree
 
 from looped_actor.algorithms import PPOConfig, Synchronous, Weights, no_statistics, opened
 from looped_actor.batches import default_workers
-from looped_actor.devices import EVERYWHERE, on_every_device
+from looped_actor.devices import EVERYWHERE, on_each_device, on_every_device
 from looped_actor.evaluation.asked import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.evaluation.loop_bench import take_turns
 from looped_actor.evaluation.play import LevelEnvironment
@@ -34,7 +34,8 @@ from looped_actor.experiments.presets import preset
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.loop import FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.packing import default_chunk
-from looped_actor.training.online import OnlineState, OnlineTrainer
+from looped_actor.training.online import OnlineState
+from looped_actor.training.ppo import PPOTrainer
 
 Progress = Callable[[float, str], None]
 FROZEN = Synchronous(FrozenScan())
@@ -134,7 +135,7 @@ def policy_work(config: OnlineConfig, weights: Weights, bank: LevelBank | None, 
 class _Contestant(NamedTuple):
     """A trainer of this work with its state, and a player of its levels."""
 
-    trainer: OnlineTrainer
+    trainer: PPOTrainer
     state: OnlineState
     player: LevelPlayer
 
@@ -144,7 +145,7 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
     stack = replace(config, arm="iso-flops")
 
     def make(world: World, build: Callable, trained: Weights | None) -> _Contestant:
-        trainer = OnlineTrainer(config.ppo, world.train, build, config.iterations, mesh)
+        trainer = PPOTrainer(config.ppo, world.train, build, config.iterations, mesh)
         state = trainer.begin(seed=0)
         planes = state.players.observation.shape[-1]
         # Random weights do not scale observations: a depth that is asked for must arrive as it is.
@@ -338,16 +339,13 @@ def _bare_learning(looped: _Contestant, loops: int, mean: float) -> tuple[Any, t
     return _on_each_device(trainer, run, state)
 
 
-def _loop(trainer: OnlineTrainer, weights: Weights) -> OpenLoop:
+def _loop(trainer: PPOTrainer, weights: Weights) -> OpenLoop:
     loop = opened(trainer.definition, weights)
     assert loop is not None
     return loop
 
 
-def _on_each_device(trainer: OnlineTrainer, run: Callable, state: OnlineState) -> tuple[Any, tuple]:
+def _on_each_device(trainer: PPOTrainer, run: Callable, state: OnlineState) -> tuple[Any, tuple]:
     observation = jax.device_get(state.players.observation)
     given = state.weights, on_every_device(trainer.mesh, observation)
-    spread = jax.shard_map(
-        run, mesh=trainer.mesh, in_specs=(EVERYWHERE,) * 2, out_specs=EVERYWHERE, check_vma=False
-    )
-    return jax.jit(spread), given
+    return on_each_device(trainer.mesh, run, (EVERYWHERE,) * 2, EVERYWHERE), given

@@ -6,7 +6,14 @@ import pathlib
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from looped_actor.algorithms import Acting, GCIQLConfig, PPOConfig, Synchronous
+from looped_actor.algorithms import (
+    Acting,
+    GCIQLConfig,
+    ImitationConfig,
+    PPOConfig,
+    RolloutConfig,
+    Synchronous,
+)
 from looped_actor.checks import at_least_one
 from looped_actor.experiments.arms import Arm, ArmName, arm_named
 from looped_actor.experiments.codec import ConfigError, from_json, to_json
@@ -21,6 +28,7 @@ from looped_actor.offline.ogbench import WORLDS
 from looped_actor.training.runner import Schedule
 
 CONFIG_FILE = "config.json"
+LearnerName = Literal["ppo", "imitation"]
 
 
 @dataclass(frozen=True)
@@ -114,6 +122,11 @@ class RunConfig:
         raise NotImplementedError
 
     @property
+    def algorithm(self) -> str:
+        """What the policy is made by, for people."""
+        raise NotImplementedError
+
+    @property
     def shape(self) -> Task:
         """What the net must read, and what it must decide."""
         raise NotImplementedError
@@ -152,16 +165,19 @@ class RunConfig:
 
 @dataclass(frozen=True, kw_only=True)
 class OnlineConfig(RunConfig):
-    """A run of PPO on a puzzle."""
+    """A run on a puzzle, by PPO or by imitation of its solver."""
 
     task: Literal["boxoban", "rush-hour"]
     levels: LevelsConfig
+    learner: LearnerName = "ppo"
+    """PPO learns from rewards; imitation learns what the solver would do."""
     time_limit: int = 120
     """Steps after which an episode is cut off."""
     board: tuple[int, int] = (10, 10)
     """Rows and columns."""
     drc: DRCConfig = field(default_factory=DRCConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
+    imitation: ImitationConfig = field(default_factory=ImitationConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -181,7 +197,17 @@ class OnlineConfig(RunConfig):
     @property
     def steps_per_iteration(self) -> int:
         """Environment steps of a rollout."""
-        return self.ppo.steps_per_iteration
+        return self.learning.steps_per_iteration
+
+    @property
+    def learning(self) -> RolloutConfig:
+        """How the chosen learner plays and learns."""
+        return self.ppo if self.learner == "ppo" else self.imitation
+
+    @property
+    def algorithm(self) -> str:
+        """What the policy is made by, for people."""
+        return {"ppo": "PPO", "imitation": "imitation"}[self.learner]
 
     @property
     def shape(self) -> PuzzleTask:
@@ -226,6 +252,11 @@ class OfflineConfig(RunConfig):
     def steps_per_iteration(self) -> int:
         """Gradient steps between two rows of metrics."""
         return self.gciql.updates_per_iteration
+
+    @property
+    def algorithm(self) -> str:
+        """What the policy is made by, for people."""
+        return "GCIQL"
 
     @property
     def shape(self) -> ControlTask:

@@ -110,25 +110,25 @@ def _timed_update(config: OfflineConfig, examples: int) -> float:
 
 def _online(config: OnlineConfig, devices: int) -> Estimate:
     net = build_net(config, nnx.Rngs(config.seed))
-    ppo, arm = config.ppo, config.chosen_arm
+    learning, arm = config.learning, config.chosen_arm
     flops = net.flops(config.shape.observation(1), arm.max_loops)
     parameters = count_parameters(net)
-    per_device = -(-ppo.minibatch // devices)
+    per_device = -(-learning.minibatch // devices)
     board = config.board[0] * config.board[1] * config.shape.planes
     seconds_to_decide, seconds_to_learn = _timed(config, net, min(per_device, _MOST_EXAMPLES))
-    per_step = seconds_to_decide + ppo.epochs * seconds_to_learn
+    per_step = seconds_to_decide + learning.epochs * seconds_to_learn
     return Estimate(
         parameters=parameters,
         max_loops=arm.max_loops,
         flops_per_decision=flops,
-        flops_per_step=flops * (1 + PASSES_OF_AN_UPDATE * ppo.epochs),
-        experience_bytes=ppo.steps_per_iteration * (board + 7 * 4 + 3),
+        flops_per_step=flops * (1 + PASSES_OF_AN_UPDATE * learning.epochs),
+        experience_bytes=learning.steps_per_iteration * (board + 7 * 4 + 3),
         update_bytes=update_memory(net, config.shape.observation(per_device)).activations,
         state_bytes=3 * 4 * parameters,
         iterations=config.iterations,
-        updates=config.iterations * ppo.updates_per_iteration,
+        updates=config.iterations * learning.updates_per_iteration,
         devices=devices,
-        seconds=config.iterations * ppo.steps_per_iteration * per_step / devices,
+        seconds=config.iterations * learning.steps_per_iteration * per_step / devices,
     )
 
 

@@ -14,12 +14,11 @@ from jax.sharding import Mesh
 from jaxtyping import Array
 
 from looped_actor.algorithms import Weights, deciding
-from looped_actor.batches import default_workers
+from looped_actor.batches import Progress, default_workers, no_progress
 from looped_actor.devices import on_one_device
 from looped_actor.evaluation.ogbench import WorldPlayer, world_summary
 from looped_actor.experiments.config import OfflineConfig
 from looped_actor.experiments.policies import build_net, definition_of
-from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.loop import HaltingRule
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics

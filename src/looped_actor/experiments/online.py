@@ -7,19 +7,24 @@ from functools import cached_property
 from typing import Any
 
 import jax.numpy as jnp
+import numpy as np
 from jax.sharding import Mesh
 
-from looped_actor.batches import default_workers
+from looped_actor.batches import Progress, default_workers, no_progress
 from looped_actor.envs import Boxoban, RushHour
+from looped_actor.evaluation.examination import Examination
 from looped_actor.evaluation.puzzles import LevelPlayer, summary
 from looped_actor.experiments.config import OnlineConfig
 from looped_actor.experiments.policies import build_net, definition_of
 from looped_actor.levels import LevelBank, generate, open_bank, write_bank
-from looped_actor.levels.sources import Progress, no_progress
+from looped_actor.levels.replay import solution_cells
 from looped_actor.loop import HaltingRule
-from looped_actor.training.online import OnlineState, OnlineTrainer
+from looped_actor.solvers import BoxobanTeacher, RushHourTeacher
+from looped_actor.solvers.advice import planes_of
+from looped_actor.training import ImitationTrainer, OnlineState, PPOTrainer
 
 ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
+TEACHERS = {"boxoban": BoxobanTeacher, "rush-hour": RushHourTeacher}
 LEVELS_FOLDER = "levels"
 
 
@@ -78,17 +83,20 @@ class OnlineRun:
     mesh: Mesh
 
     @cached_property
-    def trainer(self) -> OnlineTrainer:
+    def trainer(self) -> PPOTrainer | ImitationTrainer:
         """What learns."""
-        return OnlineTrainer(
-            config=self.config.ppo,
-            env=environment(self.config, _open(self.config, self.folder, "train")),
-            build=lambda rngs: build_net(self.config, rngs),
-            iterations=self.config.iterations,
-            mesh=self.mesh,
-            dtype=jnp.float64 if self.config.double_precision else jnp.float32,
-            acting=self.config.acting,
-        )
+        config = self.config
+        parts: Any = {
+            "env": environment(config, _open(config, self.folder, "train")),
+            "build": lambda rngs: build_net(config, rngs),
+            "iterations": config.iterations,
+            "mesh": self.mesh,
+            "dtype": jnp.float64 if config.double_precision else jnp.float32,
+            "acting": config.acting,
+        }
+        if config.learner == "imitation":
+            return ImitationTrainer(config.imitation, **parts, teacher=TEACHERS[config.task]())
+        return PPOTrainer(config.ppo, **parts)
 
     @cached_property
     def held_out(self) -> LevelBank:
@@ -104,10 +112,25 @@ class OnlineRun:
         """Nothing to let go of."""
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
-        """Play the held-out levels."""
+        """Play the held-out levels; of imitation, also ask for the first thing it learns."""
         played = self._player.play(state.weights)
         moves = self.held_out.columns.get("moves")
-        return summary(played, None if moves is None else moves[: len(played.episodes.success)])
+        facts = summary(played, None if moves is None else moves[: len(played.episodes.success)])
+        if self.config.learner == "imitation":
+            facts |= self._examination.take(state.weights)
+        return facts
+
+    @cached_property
+    def _examination(self) -> Examination:
+        return examination(self.config, self.held_out, self._player.levels)
+
+
+def examination(config: OnlineConfig, bank: LevelBank, count: int) -> Examination:
+    """Asks policies of a configuration for their actions along optimal solutions of a bank's first levels."""
+    cells = np.concatenate([solution_cells(bank.board(level)) for level in range(count)])
+    observation = planes_of(cells, config.shape.planes)
+    advice = TEACHERS[config.task]().advise(observation)
+    return Examination(definition_of(config), observation, advice.optimal)
 
 
 def level_player(

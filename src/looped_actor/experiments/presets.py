@@ -4,10 +4,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, Literal
 
-from looped_actor.algorithms import GCIQLConfig, PPOConfig
+from looped_actor.algorithms import GCIQLConfig, ImitationConfig, PPOConfig
 from looped_actor.experiments.arms import ArmName
 from looped_actor.experiments.config import (
     DataConfig,
+    LearnerName,
     LevelsConfig,
     OfflineConfig,
     OnlineConfig,
@@ -214,6 +215,46 @@ def _micro_offline(task: OfflineTask) -> OfflineConfig:
     )
 
 
+def _imitation(config: OnlineConfig) -> OnlineConfig:
+    """The same run by imitation: of fewer steps, since every state says what is right."""
+    if config.scale != "micro":
+        # What PPO plays in an iteration, an eighth of the steps, and a rate that supervision bears.
+        ppo = config.ppo
+        learning = ImitationConfig(
+            ppo.num_envs,
+            ppo.rollout_steps,
+            ppo.minibatch,
+            ppo.epochs,
+            learning_rate=5e-4,
+            decay_learning_rate=True,
+        )
+        return replace(config, learner="imitation", imitation=learning, total_steps=config.total_steps // 8)
+    levels = config.levels
+    if config.task == "boxoban":
+        # Two boxes: one pass through a core of this size does not see a solution.
+        recipe = BoxobanRecipe(
+            height=6, width=7, boxes=2, min_pulls=5, max_pulls=60, floor=0.8, direct_share=0.3
+        )
+        levels = LevelsConfig(recipe=recipe, train_count=8_000, evaluate_count=500)
+    return replace(
+        config,
+        learner="imitation",
+        levels=levels,
+        total_steps=300_000,
+        time_limit=40,
+        imitation=ImitationConfig(
+            num_envs=128,
+            rollout_steps=16,
+            minibatch=256,
+            epochs=2,
+            learning_rate=2e-3,
+            decay_learning_rate=True,
+        ),
+        evaluate_every=30,
+        checkpoint_every=10,
+    )
+
+
 ONLINE: dict[str, Callable[[OnlineTask], OnlineConfig]] = {
     "micro": _micro_online,
     "small": _small_online,
@@ -226,7 +267,12 @@ OFFLINE: dict[str, Callable[[OfflineTask], OfflineConfig]] = {
 }
 
 
-def preset(task: str, scale: Scale, arm: ArmName = "looped") -> Any:
+def preset(task: str, scale: Scale, arm: ArmName = "looped", learner: LearnerName = "ppo") -> Any:
     """A run of a task, at a scale, with an arm: an `OnlineConfig` or an `OfflineConfig`."""
     scales: Any = OFFLINE if task in WORLDS else ONLINE
-    return replace(scales[scale](task), arm=arm)
+    chosen = replace(scales[scale](task), arm=arm)
+    if learner == "imitation":
+        if task in WORLDS:
+            raise ValueError(f"{task} has no solver to imitate; it is learned from data")
+        chosen = _imitation(chosen)
+    return chosen

@@ -7,6 +7,7 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
+from looped_actor.batches import Progress, no_progress
 from looped_actor.experiments.config import (
     CONFIG_FILE,
     OfflineConfig,
@@ -18,7 +19,6 @@ from looped_actor.experiments.config import (
 from looped_actor.experiments.offline import OfflineRun, prepare_data
 from looped_actor.experiments.online import OnlineRun, prepare_levels
 from looped_actor.experiments.policies import POLICY_FOLDER, save_policy
-from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.training import Bookmark, Checkpoints, Ending, OfflineState, OnlineState, Report, run
 from looped_actor.training.runner import CHECKPOINTS_FOLDER
 

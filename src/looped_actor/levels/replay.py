@@ -3,6 +3,9 @@
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
+from jaxtyping import UInt8
+
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.catalogue import Board
 from looped_actor.solvers import Slide, SolveStatus, boxoban, rush_hour
@@ -19,6 +22,11 @@ def played(board: Board, moves: Iterable[Any]) -> list[Board]:
     for move in moves:
         boards.append(boards[-1].move(Direction(int(move))))
     return [*boards]
+
+
+def solution_cells(board: Board) -> UInt8[np.ndarray, "n h w"]:
+    """All boards of an optimal solution but the last, which is solved, as cell sums."""
+    return np.stack([one.to_cells() for one in solution_boards(board)[:-1]])
 
 
 def solution_boards(board: Board) -> list[Board]:

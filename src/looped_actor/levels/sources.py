@@ -3,11 +3,12 @@
 import os
 import pathlib
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
+from looped_actor.batches import Progress, no_progress
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
 from looped_actor.games.boxoban import valid as boxoban_boards
@@ -25,13 +26,6 @@ from looped_actor.levels.bank import LevelBank, make_bank
 BOXOBAN_SOURCE = "DeepMind boxoban-levels"
 BOXOBAN_LICENCE = "Apache-2.0"
 MAX_FILE_BYTES = 1 << 30
-
-Progress = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
-
-
-def no_progress(done: int, total: int) -> None:
-    """Tell nobody."""
 
 
 class _Block(NamedTuple):

@@ -8,7 +8,7 @@ processes makes the same files. They are what OGBench itself loads.
 import functools
 import pathlib
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,11 +16,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.lib import format as npy
 
-from looped_actor.batches import Arrays, forget, run_batches
+from looped_actor.batches import Arrays, Progress, forget, no_progress, run_batches
 from looped_actor.checks import at_least_one
 from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, make_world
-
-Progress = Callable[[int, int], None]
 
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
 """Of the oracles' plans, as in OGBench's own play datasets."""
@@ -79,7 +77,7 @@ def collect(
     folder: pathlib.Path,
     *,
     workers: int,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> tuple[pathlib.Path, pathlib.Path]:
     """Collect into `WORLD-play-v0.npz` and `WORLD-play-v0-val.npz`; goes on where it was interrupted."""
     train = folder / f"{dataset_name(job.world)}.npz"

@@ -1,8 +1,10 @@
 """Training: feeds of experience, checkpoints, and the one loop that every run goes through."""
 
 from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
+from looped_actor.training.imitation import ImitationMetrics, ImitationTrainer
 from looped_actor.training.offline import Nets, OfflineMetrics, OfflineState, OfflineTrainer
-from looped_actor.training.online import OnlineMetrics, OnlineState, OnlineTrainer
+from looped_actor.training.online import OnlineState, OnlineTrainer
+from looped_actor.training.ppo import PPOMetrics, PPOTrainer
 from looped_actor.training.runner import BrokenTrainingError, Ending, Report, Schedule, Trainer, run
 
 __all__ = [
@@ -11,13 +13,16 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Ending",
+    "ImitationMetrics",
+    "ImitationTrainer",
     "Nets",
     "OfflineMetrics",
     "OfflineState",
     "OfflineTrainer",
-    "OnlineMetrics",
     "OnlineState",
     "OnlineTrainer",
+    "PPOMetrics",
+    "PPOTrainer",
     "Report",
     "Schedule",
     "Trainer",

@@ -31,10 +31,11 @@ from looped_actor.algorithms import (
     ValueTerms,
     Weights,
     actor_loss,
+    clipped_adam,
     critic_loss,
-    decayed,
     deciding,
     descend,
+    mean_over_taken,
     moved_towards,
     new_learner,
     no_statistics,
@@ -44,7 +45,7 @@ from looped_actor.algorithms import (
     value_loss,
 )
 from looped_actor.algorithms.collectives import keep_if
-from looped_actor.devices import DATA, EVERYWHERE, on_every_device, placed
+from looped_actor.devices import DATA, EVERYWHERE, on_each_device, on_every_device, placed
 from looped_actor.loop import Execution, FrozenScan, MeanGradient, Packed, Streaming, mean_gradient
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation
@@ -204,11 +205,7 @@ class OfflineTrainer:
 
     @functools.cached_property
     def _optimiser(self) -> optax.GradientTransformation:
-        config = self.config
-        rate = decayed(
-            config.learning_rate, config.decay_learning_rate, self.iterations * config.updates_per_iteration
-        )
-        return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
+        return clipped_adam(self.config, self.iterations * self.config.updates_per_iteration)
 
     @functools.cached_property
     def definitions(self) -> Nets:
@@ -238,16 +235,9 @@ class OfflineTrainer:
                 lambda update: self._draw(index, root, update, examples), self._updates_of(iteration)
             )
 
-        def on_each(work: Callable, *given: Any) -> Any:
-            # The loop's while_loop and custom VJP do not track what varies over devices.
-            gives = (EVERYWHERE, EVERYWHERE)
-            return jax.jit(
-                jax.shard_map(work, mesh=self.mesh, in_specs=given, out_specs=gives, check_vma=False)
-            )
-
         return Programs(
-            on_each(draw_and_learn, EVERYWHERE, EVERYWHERE),
-            on_each(learn, EVERYWHERE, _BATCHES),
+            on_each_device(self.mesh, draw_and_learn, (EVERYWHERE, EVERYWHERE), EVERYWHERE),
+            on_each_device(self.mesh, learn, (EVERYWHERE, _BATCHES), EVERYWHERE),
             jax.jit(draw_all),
         )
 
@@ -382,9 +372,7 @@ class Programs(NamedTuple):
 
 
 def _metrics(learner: LearnerState, updates: Update) -> OfflineMetrics:
-    def taken(values: Float[Array, " updates"]) -> Float[Array, ""]:
-        return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
-
+    taken = functools.partial(mean_over_taken, updates)
     value: ValueTerms
     critics: CriticTerms
     actor: ActorTerms

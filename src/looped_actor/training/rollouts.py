@@ -72,19 +72,25 @@ def play(
     root: UInt32[Array, "2"],
     first_step: Int[Array, ""],
     steps: int,
+    given: Int[Array, "t b"] | None = None,
 ) -> tuple[Players, Rollout]:
-    """So many steps of every environment, all in step, by actions drawn from the policy."""
+    """So many steps of every environment, all in step, by actions drawn from the policy.
+
+    With `given`, by these actions instead where they are not below 0.
+    """
 
     def think(players: Players) -> tuple[Thought, Array]:
         decision = policy(players.observation, expected_loops=players.loops)
         return Thought(decision, decision.loop.loops, decision.loop.stop), decision.loop.executed
 
-    def one(players: Players, step: Int[Array, ""]) -> tuple[Players, tuple[Transition, Array]]:
+    def one(players: Players, now: tuple) -> tuple[Players, tuple[Transition, Array]]:
+        step, given = now
         thought, executed = think(players)
-        players, transition = _act(vector, players, thought, root, step)
+        players, transition = _act(vector, players, thought, root, step, given)
         return players, (transition, executed)
 
-    players, (transitions, executed) = jax.lax.scan(one, players, first_step + jnp.arange(steps))
+    times = first_step + jnp.arange(steps), given
+    players, (transitions, executed) = jax.lax.scan(one, players, times)
     last, last_executed = think(players)
     asked = transitions.loops.sum() + last.loops.sum()
     return players, Rollout(transitions, last.decision.value, asked, executed.sum() + last_executed)
@@ -107,18 +113,23 @@ def stream(
     first_step: Int[Array, ""],
     steps: int,
     streaming: Streaming,
+    given: Int[Array, "t b"] | None = None,
 ) -> tuple[Players, Rollout]:
     """The rollout of `play`, in about the time that its loops ask for.
 
     An environment thinks `steps` times to act, and once more for the value of the state it has come to.
     """
 
+    rows = len(players.loops)
+
     def observe(table: _Table, row: Int[Array, " s"]) -> PyTree:
         return jax.tree.map(lambda leaf: leaf[row], table.players.observation)
 
     def settle(table: _Table, ended: Bool[Array, " b"], thought: Thought) -> tuple[_Table, Bool[Array, " b"]]:
         acting = ended & (table.step < steps)
-        players, transition = _act(vector, table.players, thought, root, first_step + table.step, acting)
+        own = None if given is None else given[jnp.minimum(table.step, steps - 1), jnp.arange(rows)]
+        now = first_step + table.step
+        players, transition = _act(vector, table.players, thought, root, now, own, acting)
         # As a choice over all steps, since a scatter would be a loop over the rows on CPU.
         here = acting & (jnp.arange(steps)[:, None] == table.step)
 
@@ -138,7 +149,6 @@ def stream(
         thought = Thought(decision, players.loops, players.loops)
         return _act(vector, players, thought, root, first_step)[1]
 
-    rows = len(players.loops)
     nothing = jax.tree.map(
         lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), jax.eval_shape(unthought, players)
     )
@@ -154,9 +164,10 @@ def _act(
     thought: Thought,
     root: UInt32[Array, "2"],
     step: Int[Array, "*b"],
+    given: Int[Array, " b"] | None = None,
     acting: Bool[Array, " b"] | None = None,
 ) -> tuple[Players, Transition]:
-    """Carry out the decisions of all environments, or of some."""
+    """Carry out the decisions of all environments, or of some; where an action is given, that instead."""
     action_key = addressed_key(root, Stream.ACTION)
     decision = thought.decision
 
@@ -165,6 +176,8 @@ def _act(
 
     steps = jnp.broadcast_to(step, players.loops.shape)
     action = jax.vmap(draw)(decision.distribution, players.envs.copy, steps)
+    if given is not None:
+        action = jnp.where(given >= 0, given, action)
     envs, timestep = vector.step(players.envs, action, acting)
     transition = Transition(
         players.observation,

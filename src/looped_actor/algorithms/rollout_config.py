@@ -1,0 +1,44 @@
+"""What every learner that plays has to know: how much to play, and how to learn from it."""
+
+from dataclasses import dataclass
+
+from looped_actor.checks import above_zero, at_least_one
+
+
+@dataclass(frozen=True)
+class RolloutConfig:
+    """How to learn online. The defaults are the paper's."""
+
+    num_envs: int = 1024
+    """Environments that are played side by side, over all devices."""
+    rollout_steps: int = 64
+    """Steps of each environment between two rounds of updates."""
+    minibatch: int = 1024
+    """Examples of one gradient, over all devices."""
+    epochs: int = 4
+    """How often each example is learned from."""
+    learning_rate: float = 1e-4
+    """Step size of Adam."""
+    decay_learning_rate: bool = False
+    """Let the learning rate fall linearly, to nothing at the end of the run."""
+    max_gradient_norm: float = 1.0
+    """Longer gradients are shortened to this."""
+
+    def __post_init__(self) -> None:
+        at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs")
+        above_zero(self, "learning_rate", "max_gradient_norm")
+        if self.steps_per_iteration % self.minibatch:
+            raise ValueError(
+                f"{self.num_envs} environments x {self.rollout_steps} steps = {self.steps_per_iteration} "
+                f"examples do not divide into minibatches of {self.minibatch}"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of one rollout."""
+        return self.num_envs * self.rollout_steps
+
+    @property
+    def updates_per_iteration(self) -> int:
+        """Gradients of one rollout."""
+        return self.epochs * self.steps_per_iteration // self.minibatch
