@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+from helpers import thorough
+
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [str(pathlib.Path(sys.executable).with_name("looped-actor"))]
 
@@ -21,14 +23,20 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean, cwd=ROOT)
 
 
-BENCHES = [["bench", name] for name in ("loop", "act", "train", "eval")]
+WITH_EXAMPLES = [
+    ["models"],
+    *(["bench", name] for name in ("loop", "act", "train", "eval")),
+    *(["analyse", name] for name in ("probes", "difficulty", "histogram", "caps", "plot")),
+    ["replay"],
+    ["compare"],
+]
 
 
-@pytest.mark.parametrize("command", [[], ["models"], ["bench"], *BENCHES])
+@pytest.mark.parametrize("command", [[], ["bench"], *WITH_EXAMPLES])
 def test_help_is_fast_and_shows_an_example(command):
     done = run(*COMMAND, *command, "--help")
     assert done.returncode == 0, done.stderr
-    if command == ["models"] or command in BENCHES:
+    if command in WITH_EXAMPLES:
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 
 
@@ -50,6 +58,7 @@ def test_models_as_json():
     assert looped["update_bytes"] > 0
 
 
+@thorough
 def test_models_as_a_table():
     done = run(*COMMAND, "models", "scene", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
@@ -57,6 +66,7 @@ def test_models_as_a_table():
     assert "drc" not in done.stdout
 
 
+@thorough
 def test_bench_loop_as_json():
     done = run(
         *COMMAND, "bench", "loop", "--batch", "8", "--chunk", "4", "--rounds", "1", "--json", **UNOPTIMISED
@@ -92,7 +102,7 @@ def test_the_example_learns_and_is_short():
     path = ROOT / "examples" / "own_training_loop.py"
     code = [line for line in path.read_text().splitlines() if line.strip() and '"""' not in line]
     assert len(code) <= 36
-    done = run(sys.executable, str(path))
+    done = run(sys.executable, str(path), **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     losses = [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
     assert losses[0] > 1.0

@@ -4,6 +4,8 @@ import sys
 
 import tyro
 
+from looped_actor.cli.analyse import app as analyse
+from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
@@ -14,6 +16,9 @@ app = tyro.extras.SubcommandApp()
 app.command(train)
 app.command(resume)
 app.command(name="eval")(evaluate)
+app.command(analyse, name="analyse", help="Look at what the loops of trained policies do.")
+app.command(compare)
+app.command(replay)
 app.command(models)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")

@@ -96,7 +96,7 @@ def film(
       steps: End after so many. Default: the world's own limit.
     """
     from looped_actor.devices import start_devices
-    from looped_actor.evaluation.film import write_gif
+    from looped_actor.evaluation.film import pictures_of, write_gif
     from looped_actor.experiments.evaluate import film_policy
 
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
@@ -115,6 +115,6 @@ def film(
             progress=progress,
         )
     path = out or pathlib.Path(f"film-{world}-task{task}-episode{episode}.gif")
-    write_gif(made, most_loops, path, every)
+    write_gif(pictures_of(made), most_loops, path, every, milliseconds=50 * every)
     ending = "solved" if made.episode.success else "not solved"
     print(f"{path}: {made.task_name}, {ending} after {len(made.episode.loops)} steps")

@@ -10,8 +10,9 @@ from flax import nnx
 from PIL import Image, ImageDraw, ImageFont
 
 from looped_actor.algorithms import Weights, deciding
+from looped_actor.batches import Progress, no_progress
 from looped_actor.devices import on_one_device
-from looped_actor.evaluation.ogbench import Progress, WorldEpisode
+from looped_actor.evaluation.ogbench import WorldEpisode
 from looped_actor.loop import HaltingRule
 from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import Arena, episode_seed
@@ -41,7 +42,7 @@ def film_episode(
     size: int = 320,
     halting: HaltingRule | None = None,
     time_limit: int | None = None,
-    progress: Progress = lambda done, total: None,
+    progress: Progress = no_progress,
 ) -> Film:
     """Play an episode of an evaluation by itself, and look at every step.
 
@@ -71,33 +72,50 @@ def film_episode(
     return Film(WorldEpisode(task, number, success, loops), arena.task_name(task), pictures)
 
 
-def write_gif(film: Film, most_loops: int, path: pathlib.Path, every: int = 2) -> None:
-    """A GIF at about the world's own pace: every other step, 10 a second.
+def pictures_of(film: Film) -> "EpisodePictures":
+    """A film as what `write_gif` draws: every other step, 10 a second, is about the world's own pace."""
+    return EpisodePictures(film.task_name, film.episode.success, film.episode.loops, film.pictures)
+
+
+class EpisodePictures(NamedTuple):
+    """Pictures before each decision and at the end, and the loops between them."""
+
+    title: str
+    success: bool
+    loops: list[int]
+    pictures: list[np.ndarray]
+
+
+def write_gif(
+    episode: EpisodePictures, most_loops: int, path: pathlib.Path, every: int = 2, milliseconds: int = 100
+) -> None:
+    """A GIF that rests on its last frame.
 
     Args:
-      film: the episode.
+      episode: what to show.
       most_loops: the height of the bars.
       path: the file.
       every: steps from one frame to the next.
+      milliseconds: that each frame is shown.
     """
-    steps = [*range(0, len(film.episode.loops), every), len(film.episode.loops)]
-    frames = [_frame(film, step, most_loops) for step in steps]
+    steps = [*range(0, len(episode.loops), every), len(episode.loops)]
+    frames = [_frame(episode, step, most_loops) for step in steps]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pace = [50 * every] * (len(frames) - 1) + [1500]  # the world steps 20 times a second
+    pace = [milliseconds] * (len(frames) - 1) + [1500]
     frames[0].save(path, save_all=True, append_images=frames[1:], duration=pace, loop=0)
 
 
-def _frame(film: Film, step: int, most_loops: int) -> Image.Image:
+def _frame(episode: EpisodePictures, step: int, most_loops: int) -> Image.Image:
     """A picture, and below it the loops of all decisions so far."""
-    picture = Image.fromarray(film.pictures[step])
+    picture = Image.fromarray(episode.pictures[step])
     width, height = picture.size
     frame = Image.new("RGB", (width, height + _STRIP), _PAPER)
     frame.paste(picture, (0, 0))
     draw, font = ImageDraw.Draw(frame), ImageFont.load_default(13)
-    loops = film.episode.loops
+    loops = episode.loops
     over = step == len(loops)
-    ending = "solved" if film.episode.success else "not solved"
-    text = f"{film.task_name}: {ending} after {step} steps" if over else f"{film.task_name}, step {step}"
+    ending = "solved" if episode.success else "not solved"
+    text = f"{episode.title}: {ending} after {step} steps" if over else f"{episode.title}, step {step}"
     draw.text((_MARGIN, height + 6), text, _INK, font)
     if not over:
         told = f"{loops[step]} of {most_loops} loops"

@@ -3,6 +3,7 @@
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Integer, Real
 
 Z_95 = 1.959963984540054  # 97.5th percentile of the standard normal
 
@@ -23,3 +24,20 @@ def wilson(successes: int, trials: int) -> Interval:
     half = Z_95 * np.sqrt(share * (1 - share) / trials + spread / (4 * trials)) / (1 + spread)
     low = 0.0 if successes == 0 else float(middle - half)
     return Interval(low, 1.0 if successes == trials else float(middle + half))
+
+
+def clustered_mean(
+    values: Real[np.ndarray, " n"], clusters: Integer[np.ndarray, " n"]
+) -> tuple[float, Interval]:
+    """A mean, and its interval where values of one cluster depend on each other: clusters count, not values.
+
+    The variance of a ratio of sums over clusters; of a single cluster nothing can be said, and the interval
+    is infinite.
+    """
+    mean = float(np.mean(values))
+    _, cluster = np.unique(clusters, return_inverse=True)
+    off = np.bincount(cluster, weights=values - mean)
+    if len(off) < 2:
+        return mean, Interval(-np.inf, np.inf)
+    error = np.sqrt((off**2).sum() * len(off) / (len(off) - 1)) / len(values)
+    return mean, Interval(mean - Z_95 * float(error), mean + Z_95 * float(error))

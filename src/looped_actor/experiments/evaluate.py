@@ -12,6 +12,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from looped_actor.algorithms import Weights
+from looped_actor.analysis.probes import ProbeSet, read_probes
+from looped_actor.analysis.replay import Replay, record_episode
+from looped_actor.batches import Progress, no_progress
 from looped_actor.evaluation.baselines import BASELINES
 from looped_actor.evaluation.film import Film, film_episode
 from looped_actor.evaluation.intervals import wilson
@@ -20,11 +23,11 @@ from looped_actor.evaluation.puzzles import summary
 from looped_actor.experiments.arms import Looped
 from looped_actor.experiments.config import OfflineConfig, OnlineConfig, RunConfig
 from looped_actor.experiments.offline import world_player
-from looped_actor.experiments.online import LEVELS_FOLDER, check_bank, level_player
+from looped_actor.experiments.online import LEVELS_FOLDER, check_bank, environment, level_player
 from looped_actor.experiments.policies import definition_of, finished_policy, load_policy
 from looped_actor.experiments.runs import read_run, restore_run
+from looped_actor.games.catalogue import GAMES
 from looped_actor.levels import LevelBank, open_bank, open_solutions
-from looped_actor.levels.sources import Progress, no_progress
 from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
 from looped_actor.offline.ogbench import TASKS
 from looped_actor.solvers import SolveStatus
@@ -67,6 +70,7 @@ def evaluate_policy(
         "policy": name,
         "task": config.task,
         "arm": config.arm,
+        "learner": config.algorithm,
         "max_loops": config.chosen_arm.max_loops if rule is None else rule.max_loops,
         "threshold": rule.threshold if isinstance(rule, PolicyKL) else None,
     }
@@ -85,7 +89,7 @@ def _puzzle_facts(
     mesh: Mesh,
     progress: Progress,
 ) -> dict[str, Any]:
-    bank = _bank(request, config)
+    bank = bank_of(request.policy, config, request.levels)
     count = min(request.count or len(bank), len(bank))
     played = level_player(config, bank, mesh, halting=halting, count=count).play(weights, progress)
     moves = _optimal_moves(request, bank)
@@ -177,14 +181,60 @@ def film_policy(
     return config.task, config.chosen_arm.max_loops, film
 
 
-def _bank(request: EvaluationRequest, config: OnlineConfig) -> LevelBank:
-    if request.levels is not None:
-        bank = open_bank(request.levels)
+def replay_policy(
+    folder: pathlib.Path,
+    mesh: Mesh,
+    level: int,
+    *,
+    levels: pathlib.Path | None = None,
+    checkpoint: str | None = None,
+    probes: pathlib.Path | None = None,
+    progress: Progress = no_progress,
+) -> Replay:
+    """An episode of a puzzle with all its thoughts; `probes` as `analyse probes` has written them."""
+    config, weights, _ = policy_at(folder, mesh, checkpoint)
+    if not isinstance(config, OnlineConfig):
+        raise ValueError(f"{folder} is of {config.task}: `looped-actor ogbench film` shows its episodes")
+    bank = bank_of(folder, config, levels)
+    bank.board(level)  # or it says that there is no such level
+    env, game = environment(config, bank, level + 1), GAMES[config.task]
+    read = None if probes is None else _fitting_probes(probes, config, bank.board(level))
+    source = pathlib.Path(bank.name).stem
+    title = f"{folder.name}: {config.arm} by {config.algorithm}, level {level} of {source}"
+    return record_episode(
+        env,
+        level,
+        game,
+        definition_of(config),
+        weights,
+        max_loops=config.chosen_arm.max_loops,
+        title=title,
+        valued=config.learner == "ppo",
+        probes=read,
+        progress=progress,
+    )
+
+
+def _fitting_probes(path: pathlib.Path, config: OnlineConfig, board: Any) -> ProbeSet:
+    """Probes, if they can read this policy's latents on this board."""
+    probes = read_probes(path)
+    width = probes.probes.look.shape[-2]
+    if not isinstance(config.chosen_arm, Looped) or width != config.core.width:
+        raise ValueError(f"{path}: probes of latents of width {width}; this policy has none of these")
+    if config.task != "boxoban" or len(board.boxes) != probes.boxes:
+        raise ValueError(f"{path}: these probes read pushes of {probes.boxes} boxes; this level has others")
+    return probes
+
+
+def bank_of(policy: pathlib.Path, config: OnlineConfig, levels: pathlib.Path | None = None) -> LevelBank:
+    """The bank that is given, or the one held out in training, where the policy's folder leads to it."""
+    if levels is not None:
+        bank = open_bank(levels)
     elif config.levels.held_out:
         bank = open_bank(config.levels.held_out)
     else:
         own = LEVELS_FOLDER, "held_out.levels"
-        beside = [request.policy.joinpath(*own), request.policy.parent.joinpath(*own)]
+        beside = [policy.joinpath(*own), policy.parent.joinpath(*own)]
         bank = open_bank(next((path for path in beside if path.exists()), beside[0]))
     check_bank(config, bank)
     return bank

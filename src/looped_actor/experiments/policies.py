@@ -62,10 +62,11 @@ def build_net(config: RunConfig, rngs: nnx.Rngs) -> Any:
 
 def definition_of(config: RunConfig) -> nnx.GraphDef:
     """The net of a configuration, without weights."""
-    return nnx.split(_abstract_net(config))[0]
+    return nnx.split(abstract_net(config))[0]
 
 
-def _abstract_net(config: RunConfig) -> Any:
+def abstract_net(config: RunConfig) -> Any:
+    """The net of a configuration as shapes."""
     return nnx.eval_shape(lambda: build_net(config, nnx.Rngs(0)))
 
 
@@ -109,7 +110,7 @@ def load_policy(path: str | os.PathLike) -> Policy:
 
 
 def _fitted(config: RunConfig, there: dict[str, np.ndarray], file: pathlib.Path) -> Weights:
-    _, parameters, fixed = nnx.split(_abstract_net(config), nnx.Param, ...)
+    _, parameters, fixed = nnx.split(abstract_net(config), nnx.Param, ...)
     like = Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(config.shape.features)))
     wanted = named_leaves(like)
     for name in [*wanted, *there]:

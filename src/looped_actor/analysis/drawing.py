@@ -1,0 +1,64 @@
+"""How figures look, and how they are saved: what all of them share."""
+
+import pathlib
+from typing import Any
+
+import numpy as np
+
+from looped_actor.analysis.tables import Row
+
+INK, FAINT, PAPER = "#2b2e35", "#c9c2b6", "#ffffff"
+COLOURS = ("#c4552d", "#3f6797", "#6aa86f", "#8a6bb1", "#e2a93b", "#4aa5a0", "#b5658b", "#7d95a8")
+TITLES = {
+    "boxoban": "Boxoban",
+    "rush-hour": "Rush Hour",
+    "cube-double": "Cube double",
+    "cube-triple": "Cube triple",
+    "puzzle-3x3": "Puzzle 3x3",
+    "scene": "Scene",
+}
+
+
+def new_axes(columns: int, width: float = 4.6, height: float = 3.6, rows: int = 1) -> tuple[Any, Any]:
+    """A figure with panels, empty."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise ValueError("figures need matplotlib: pip install 'looped-actor[figures]'") from None
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    # So that equal tables give equal files.
+    plt.rcParams.update({"svg.hashsalt": "looped-actor", "font.size": 9.5, "axes.edgecolor": FAINT})
+    plt.rcParams.update({"axes.labelcolor": INK, "text.color": INK, "xtick.color": INK, "ytick.color": INK})
+    figure, axes = plt.subplots(
+        rows, columns, figsize=(width * columns, height * rows), squeeze=False, layout="constrained"
+    )
+    for axis in axes.flat:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(axis="y", color=FAINT, linewidth=0.5, alpha=0.6)
+        axis.set_axisbelow(True)
+    return figure, axes
+
+
+def save_figure(figure: Any, path: pathlib.Path) -> None:
+    """Write a figure beside its table, as PNG and SVG."""
+    import matplotlib.pyplot as plt
+
+    figure.savefig(path.with_suffix(".png"), dpi=160, facecolor=PAPER)
+    figure.savefig(path.with_suffix(".svg"), facecolor=PAPER, metadata={"Date": None})
+    plt.close(figure)
+
+
+def label_of(row: Row) -> str:
+    """What to call a run in a legend. What was imitated is always said."""
+    arm = {"looped": "Looped", "iso-params": "Iso-Params", "iso-flops": "Iso-FLOPs", "drc": "DRC"}
+    return f"{arm.get(row['arm'], row['arm'])} ({row['learner']})"
+
+
+def shades(count: int) -> list[str]:
+    """So many colours from light to dark."""
+    import matplotlib
+    from matplotlib.colors import to_hex
+
+    return [to_hex(c) for c in matplotlib.colormaps["YlOrBr"](np.linspace(0.35, 0.95, count))]

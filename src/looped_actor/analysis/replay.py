@@ -1,0 +1,271 @@
+"""An episode of a puzzle, thought by thought: as one HTML file that needs nothing else, and as a GIF."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Float, Shaped
+
+from looped_actor.algorithms import Weights, deciding, opened
+from looped_actor.analysis.plans import NONE
+from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits
+from looped_actor.batches import Progress, no_progress
+from looped_actor.devices import on_one_device
+from looped_actor.evaluation.film import EpisodePictures, write_gif
+from looped_actor.evaluation.play import LevelEnvironment
+from looped_actor.files import write_whole
+from looped_actor.games import BoxobanBoard, Direction
+from looped_actor.games.catalogue import Board, Game
+from looped_actor.games.grid import step_from
+from looped_actor.games.pictures import Drawing, Shape, draw, to_pixels, to_svg
+from looped_actor.loop import HaltingRule
+
+ARROWS = {Direction.UP: "↑", Direction.RIGHT: "→", Direction.DOWN: "↓", Direction.LEFT: "←"}
+MOST_CHOICES = 6
+"""Of a state, how many actions are shown: those with the highest probability at some loop."""
+FARTHEST_PUSH = 4
+"""Of the pushes that a probe reads, those further ahead are not drawn: they would cover each other."""
+_ACTION, _PLAN = "#1c1c1c", "#7b3fa0"
+
+
+class Thoughts(NamedTuple):
+    """One decision, loop by loop."""
+
+    board: Board
+    action: int
+    loops: int
+    probabilities: Float[np.ndarray, "l a"]
+    """Of each action, after each loop."""
+    value: float | None
+    """None where no value was learned."""
+    plan: tuple[tuple[int, int], ...] = ()
+    """What a probe reads of the pushes to come: (which push, its class), the next one first."""
+
+
+class Replay(NamedTuple):
+    """An episode."""
+
+    title: str
+    game: Game
+    steps: list[Thoughts]
+    end: Board
+    max_loops: int
+
+    @property
+    def success(self) -> bool:
+        """Whether it was solved."""
+        return self.end.solved
+
+
+def record_episode(
+    env: LevelEnvironment,
+    level: int,
+    game: Game,
+    definition: nnx.GraphDef,
+    weights: Weights,
+    *,
+    max_loops: int,
+    title: str,
+    valued: bool = True,
+    halting: HaltingRule | None = None,
+    probes: ProbeSet | None = None,
+    progress: Progress = no_progress,
+) -> Replay:
+    """Play one level with the most probable actions, and look at every loop of every decision.
+
+    With `valued`, its values are shown too: imitation learns none.
+    """
+    weights = on_one_device(weights)
+    shape = env.levels.shape  # type: ignore[attr-defined]
+
+    @jax.jit
+    def decide(weights: Weights, state: Any) -> tuple[Any, ...]:
+        observation = env.observe(state)[None]
+        return _look(definition, weights, observation, halting, probes)
+
+    step = jax.jit(env.step)
+    state, steps = env.start(jnp.int32(level)), []
+    for number in range(env.time_limit):
+        board = game.from_cells(np.asarray(state.cells).reshape(shape))
+        action, loops, probabilities, value, plan = jax.device_get(decide(weights, state))
+        read = zip(probes.pushes, plan.tolist(), strict=True) if probes else ()
+        steps.append(
+            Thoughts(
+                board,
+                int(action),
+                int(loops),
+                probabilities[: int(loops)],
+                float(value) if valued else None,
+                tuple((push, kind) for push, kind in read if push <= FARTHEST_PUSH),
+            )
+        )
+        state, outcome = step(state, jnp.int32(action))
+        progress(number + 1, env.time_limit)
+        if bool(outcome.terminated):
+            break
+    end = game.from_cells(np.asarray(state.cells).reshape(shape))
+    return Replay(title, game, steps, end, max_loops)
+
+
+def _look(
+    definition: nnx.GraphDef,
+    weights: Weights,
+    observation: Shaped[Array, "1 ..."],
+    halting: HaltingRule | None,
+    probes: ProbeSet | None,
+) -> tuple[Any, ...]:
+    """Action, loops, probabilities after every loop, value, and what the probes read at the last loop."""
+    loop = opened(definition, weights, halting)
+    decide: Any = deciding(definition, weights, halting)
+    if loop is None:  # one look, and no loops to tell apart
+        now = decide(observation)
+        chances = jnp.exp(now.distribution.log_probabilities)
+        return now.distribution.mode()[0], now.loop.loops[0], chances, now.value[0], jnp.zeros(0, jnp.int32)
+    now = decide(observation, record=True)
+    after = jax.vmap(lambda latent: loop.decode(latent).distribution.log_probabilities)(now.loop.latents)
+    plan = jnp.zeros(0, jnp.int32)
+    if probes is not None:
+        # Probes of the deepest place, of the first seed: a replay shows what could be read in the end.
+        deepest = Probe(*(jnp.asarray(array[-1, :, 0]) for array in probes.probes))
+        plan = jax.vmap(lambda probe: jnp.argmax(probe_logits(probe, now.loop.latent)[0]))(deepest)
+    return now.distribution.mode()[0], now.loop.loops[0], jnp.exp(after[:, 0]), now.value[0], plan
+
+
+def write_html(replay: Replay, path: pathlib.Path) -> None:
+    """One file with everything in it. It loads nothing, and may load nothing."""
+    template = (pathlib.Path(__file__).parent / "replay.html").read_text()
+    boards = [_drawn(thought) for thought in replay.steps] + [draw(replay.end)]
+    data = {
+        "title": replay.title,
+        "maxLoops": replay.max_loops,
+        "success": replay.success,
+        "planned": any(thought.plan for thought in replay.steps),
+        "boards": [_with_digits(to_svg(d), t) for d, t in zip(boards, [*replay.steps, None], strict=True)],
+        "steps": [_told(thought) for thought in replay.steps],
+    }
+    # A closing tag in the data would end the script.
+    text = json.dumps(data, separators=(",", ":"), ensure_ascii=False).replace("</", "<\\/")
+    title = replay.title.replace("&", "&amp;").replace("<", "&lt;")
+    write_whole(path, template.replace("{{TITLE}}", title).replace("{{DATA}}", text).encode())
+
+
+def write_replay_gif(replay: Replay, path: pathlib.Path, cell: int = 40) -> None:
+    """The same as a GIF, with bars for the loops."""
+    boards = [_drawn(thought) for thought in replay.steps] + [draw(replay.end)]
+    pictures = [to_pixels(board, cell) for board in boards]
+    loops = [thought.loops for thought in replay.steps]
+    episode = EpisodePictures(replay.title, replay.success, loops, pictures)
+    write_gif(episode, replay.max_loops, path, every=1, milliseconds=350)
+
+
+def _told(thought: Thoughts) -> dict[str, Any]:
+    """A decision as what the page shows."""
+    choices = _choices(thought)
+    shown = sorted(choices, key=lambda choice: -choice[1].max())[:MOST_CHOICES]
+    shown = [choice for choice in choices if any(choice is other for other in shown)]
+    return {
+        "loops": thought.loops,
+        "value": None if thought.value is None else round(thought.value, 2),
+        "action": next(name for name, _, actions in choices if thought.action in actions),
+        "names": [name for name, _, _ in shown],
+        "chances": [[round(float(c), 4) for c in column] for _, column, _ in shown],
+    }
+
+
+def _choices(thought: Thoughts) -> list[tuple[str, np.ndarray, tuple[int, ...]]]:
+    """Names, probabilities after each loop, and actions: those that do the same are one choice."""
+    board, chances = thought.board, thought.probabilities
+    if isinstance(board, BoxobanBoard):
+        return [(ARROWS[d], chances[:, int(d)], (int(d),)) for d in Direction]
+    choices, named = [], set()
+    for number, vehicle in enumerate(board.vehicles):
+        cells = [row * board.width + column for row, column in vehicle.cells()]
+        for forward in (False, True):
+            actions = tuple(2 * cell + forward for cell in cells)
+            named.update(actions)
+            arrow = ARROWS[_way(vehicle.horizontal, forward)]
+            kind = "car" if vehicle.length == 2 else "truck"
+            who = "red" if number == 0 else f"{kind} {vehicle.row + 1},{vehicle.column + 1}"
+            choices.append((f"{who} {arrow}", chances[:, list(actions)].sum(axis=1), actions))
+    rest = tuple(action for action in range(chances.shape[1]) if action not in named)
+    return [*choices, ("nothing there", chances[:, list(rest)].sum(axis=1), rest)]
+
+
+def _way(horizontal: bool, forward: bool) -> Direction:
+    if horizontal:
+        return Direction.RIGHT if forward else Direction.LEFT
+    return Direction.DOWN if forward else Direction.UP
+
+
+def _drawn(thought: Thoughts) -> Drawing:
+    """The board, with the action and the plan as arrows."""
+    drawing, margin = draw(thought.board), 0.35
+    shapes = []
+    for place, direction, _ in _plan_arrows(thought):
+        shapes.append(_arrow(place, direction, _PLAN, margin, long=0.52, thick=0.11))
+    acted = _acted(thought)
+    if acted is not None:
+        shapes.append(_arrow(*acted, _ACTION, margin, long=0.42, thick=0.07))
+    return drawing._replace(shapes=[*drawing.shapes, *shapes])
+
+
+def _acted(thought: Thoughts) -> tuple[tuple[int, int], Direction] | None:
+    board = thought.board
+    if isinstance(board, BoxobanBoard):
+        return board.player, Direction(thought.action)
+    cell = divmod(thought.action // 2, board.width)
+    for vehicle in board.vehicles:
+        if cell in vehicle.cells():
+            return cell, _way(vehicle.horizontal, bool(thought.action % 2))
+    return None
+
+
+def _plan_arrows(thought: Thoughts) -> list[tuple[tuple[int, int], Direction, list[int]]]:
+    """Boxes, directions, and which of the pushes to come are read there."""
+    if not isinstance(thought.board, BoxobanBoard):
+        return []
+    boxes, found = sorted(thought.board.boxes), dict[tuple[int, int], list[int]]()
+    for push, read in thought.plan:
+        if read != NONE and read // 4 < len(boxes):
+            found.setdefault((read // 4, read % 4), []).append(push)
+    return [(boxes[box], Direction(way), pushes) for (box, way), pushes in found.items()]
+
+
+def _arrow(
+    place: tuple[int, int], direction: Direction, fill: str, margin: float, long: float, thick: float
+) -> Shape:
+    """A polygon from the middle of a cell towards its neighbour."""
+    row, column = place
+    x, y = column + 0.5 + margin, row + 0.5 + margin
+    dr, dc = step_from((0, 0), direction)
+    head = 0.22
+    outline: Sequence[tuple[float, float]] = (
+        (0.12, -thick),
+        (long, -thick),
+        (long, -head),
+        (long + 0.28, 0.0),
+        (long, head),
+        (long, thick),
+        (0.12, thick),
+    )
+    return Shape(fill, points=tuple((x + a * dc - b * dr, y + a * dr + b * dc) for a, b in outline))
+
+
+def _with_digits(svg: str, thought: Thoughts | None) -> str:
+    """The numbers of the pushes on their arrows; and no size of its own, so that the page decides."""
+    texts = []
+    for (row, column), direction, pushes in _plan_arrows(thought) if thought else ():
+        dr, dc = step_from((0, 0), direction)
+        x, y = column + 0.85 + 0.42 * dc, row + 0.85 + 0.42 * dr + 0.08
+        label = ",".join(map(str, pushes))
+        style = 'font-size="0.24" font-family="sans-serif" text-anchor="middle" fill="#fff"'
+        texts.append(f'<text x="{x:.3g}" y="{y:.3g}" {style}>{label}</text>')
+    start = svg.index("<svg")
+    end = svg.index(">", start)
+    box = svg[svg.index("viewBox", start) : end]
+    return f"<svg {box}>" + svg[end + 1 :].replace("</svg>", "".join(texts) + "</svg>").strip()

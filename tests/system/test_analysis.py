@@ -1,0 +1,198 @@
+"""Every analysis from start to finish on a run, and figures again from their tables alone."""
+
+import csv
+import json
+import re
+import shutil
+
+import numpy as np
+import pytest
+from flax import nnx
+
+from helpers import thorough
+from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.analysis.figures import FIGURES, draw_folder
+from looped_actor.analysis.probes import ProbeConfig
+from looped_actor.analysis.replay import write_html, write_replay_gif
+from looped_actor.analysis.tables import TableError, read_table, write_table
+from looped_actor.devices import all_devices
+from looped_actor.experiments.analyses import (
+    analyse_caps,
+    analyse_difficulty,
+    analyse_histogram,
+    compare_runs,
+    names_of,
+)
+from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy, replay_policy
+from looped_actor.experiments.online import OnlineRun
+from looped_actor.experiments.policies import build_net, load_policy, save_policy
+from looped_actor.experiments.probing import ProbeRequest, analyse_probes
+from looped_actor.experiments.runs import begin_run, train_run
+from looped_actor.training import Ending
+from tiny import tiny
+
+
+@pytest.fixture(scope="module")
+def imitated(tmp_path_factory):
+    """A run of imitation that ended."""
+    folder = tmp_path_factory.mktemp("runs") / "imitated"
+    config = begin_run(tiny(by="imitation", time_limit=6), folder)
+    assert train_run(config, folder, all_devices(1)) is Ending.FINISHED
+    return folder
+
+
+@pytest.fixture(scope="module")
+def parked(tmp_path_factory):
+    """A policy of Rush Hour that knows nothing, with its levels beside it."""
+    folder = tmp_path_factory.mktemp("runs") / "parked"
+    config = begin_run(tiny("rush-hour", time_limit=5), folder)
+    save_policy(config, OnlineRun(config, folder, all_devices(1)).trainer.begin(0).weights, folder / "policy")
+    return folder
+
+
+def table(folder, name):
+    return read_table(folder / f"{name}.csv", FIGURES[name].columns)
+
+
+def test_imitation_is_trained_evaluated_and_called_by_its_name(imitated):
+    with (imitated / "metrics.csv").open() as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 6
+    assert all(0 < float(row["advised"]) <= 1 and 0 <= float(row["accuracy"]) <= 1 for row in rows)
+    facts = json.loads((imitated / "evaluations" / "000000000768.json").read_text())
+    assert 0 < facts["optimal_actions"] < 1
+    assert facts["optimal_actions_states"] > 20
+    assert load_policy(imitated).config.learner == "imitation"
+    assert evaluate_policy(EvaluationRequest(imitated, count=2), all_devices(1))["learner"] == "imitation"
+
+
+@thorough
+def test_imitation_comes_to_the_same_end_from_an_earlier_checkpoint(imitated, tmp_path):
+    """As after a kill."""
+    copy = tmp_path / "copy"
+    shutil.copytree(imitated, copy)
+    for newer in (4, 6):
+        shutil.rmtree(copy / "checkpoints" / str(newer))
+    shutil.rmtree(copy / "policy")
+    train_run(load_policy(imitated).config, copy, all_devices(1))
+    for name in ("metrics.csv", "policy/policy.safetensors"):
+        assert (copy / name).read_bytes() == (imitated / name).read_bytes(), name
+
+
+def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, tmp_path):
+    mesh, out = all_devices(1), tmp_path / "analysis"
+    request = ProbeRequest(pushes=(1, 3), loops=(1, 2, 9), config=ProbeConfig(seeds=2, epochs=2, batch=8))
+    said = {
+        "probes": analyse_probes([imitated], mesh, out, request),
+        "difficulty": analyse_difficulty([parked], mesh, out, count=8, workers=1),
+        "histogram": analyse_histogram([imitated, parked], mesh, out, count=8),
+        "caps": analyse_caps([imitated], mesh, out, caps=(1,), thresholds=(1e-3,), fixed=(2,), count=8),
+        "compare": compare_runs([imitated], out),
+    }
+    assert all("imitation" in said[name] for name in said if name != "difficulty"), said
+
+    probed = table(out, "probes")
+    assert {(row["place"], row["push"]) for row in probed if row["place"] != "guess"} == {
+        (place, push) for place in ("input", 1, 2) for push in (1, 3)
+    }
+    assert [row["place"] for row in probed].count("guess") == 1
+    states = table(out, "difficulty")
+    assert {row["measure"] for row in states} == {"moves"}
+    counted = [row for row in table(out, "histogram") if row["run"] == "parked"]
+    assert sum(row["states"] for row in states) == sum(row["decisions"] for row in counted)
+    caps = table(out, "caps")
+    settings = [(row["rule"], row["max_loops"], row["loops"]) for row in caps]
+    assert settings == [("adaptive", 1, 1), ("fixed", 2, 2)]
+    assert caps[0]["flops"] < caps[1]["flops"]
+    assert [row["steps"] for row in table(out, "compare")] == [512, 768]
+
+    assert not list(out.glob("*.parts"))  # what was kept on the way is gone
+    pictures = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".png", ".svg")}
+    assert len(pictures) == 2 * len(FIGURES)
+    for name in pictures:
+        (out / name).unlink()
+    assert draw_folder(out) == said
+    for name, before in pictures.items():
+        assert (out / name).read_bytes() == before, name
+    assert {name: (out / f"{name}.txt").read_text().strip() for name in said} == said
+
+
+def test_an_analysis_goes_on_where_it_stopped(imitated, tmp_path, monkeypatch):
+    from looped_actor.experiments import analyses
+
+    played = []
+    facts = json.loads((imitated / "evaluations" / "000000000768.json").read_text())
+
+    def counted(request, *rest):
+        """An interruption at a given place, and no need to play."""
+        if len(played) == 1:
+            raise KeyboardInterrupt
+        played.append(request.max_loops)
+        return facts
+
+    options = {"caps": (1, 2), "fixed": (), "count": 2}
+    with monkeypatch.context() as patch:
+        patch.setattr(analyses, "evaluate_policy", counted)
+        with pytest.raises(KeyboardInterrupt):
+            analyse_caps([imitated], all_devices(1), tmp_path, **options)
+    assert played == [1]
+    played.clear()
+    with monkeypatch.context() as patch:
+        patch.setattr(analyses, "evaluate_policy", counted)
+        analyse_caps([imitated], all_devices(1), tmp_path, **options)
+    assert played == [2]
+
+
+@pytest.mark.parametrize("game", ["boxoban", "rush-hour"])
+def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp_path):
+    folder = {"boxoban": imitated, "rush-hour": parked}[game]
+    replay = replay_policy(folder, all_devices(1), 2)
+    facts = evaluate_policy(EvaluationRequest(folder, count=3), all_devices(1))
+    assert len(replay.steps) <= facts["mean_steps"] * 3
+    for thought in replay.steps:
+        assert thought.probabilities.shape[0] == thought.loops <= replay.max_loops
+        np.testing.assert_allclose(thought.probabilities.sum(axis=1), 1, rtol=1e-5)
+        assert thought.probabilities[-1].argmax() == thought.action
+    assert (replay.steps[0].value is None) == (game == "boxoban")  # imitation learns no value
+    write_html(replay, tmp_path / "replay.html")
+    write_replay_gif(replay, tmp_path / "replay.gif")
+    page = (tmp_path / "replay.html").read_text()
+    assert not re.search(r"(src|href)\s*=|@import|url\(", page)
+    assert "default-src 'none'" in page
+    data = json.loads(re.search(r"const replay = (\{.*\});\n", page)[1].replace("<\\/", "</"))
+    assert len(data["boards"]) == len(data["steps"]) + 1
+    for step, thought in zip(data["steps"], replay.steps, strict=True):
+        assert len(step["names"]) == len(step["chances"]) <= 6
+        assert all(len(column) == thought.loops for column in step["chances"])
+        top = np.argmax([column[-1] for column in step["chances"]])
+        assert game == "rush-hour" or step["names"][top] == step["action"]
+    assert (tmp_path / "replay.gif").stat().st_size > 1000
+
+
+def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
+    mesh = all_devices(1)
+    with pytest.raises(ValueError, match="is of rush-hour: plans are pushes of Boxoban"):
+        analyse_probes([parked], mesh, tmp_path, ProbeRequest())
+    with pytest.raises(ValueError, match="pushes are \\[0\\]; give each once, counted from 1"):
+        ProbeRequest(pushes=(0,))
+    with pytest.raises(ValueError, match="no level 99; there are 20"):
+        replay_policy(imitated, mesh, 99)
+    with pytest.raises(ValueError, match="these are no probes"):
+        replay_policy(imitated, mesh, 0, probes=imitated / "metrics.csv")
+    with pytest.raises(ValueError, match="nothing was evaluated yet"):
+        compare_runs([parked], tmp_path)
+    with pytest.raises(ValueError, match="the same folder is given twice"):
+        names_of([imitated, imitated])
+    assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
+    with pytest.raises(ValueError, match="holds none of the tables that are drawn"):
+        draw_folder(tmp_path / "nothing")
+    (tmp_path / "caps.csv").write_text("run,task\nx,boxoban\n")
+    with pytest.raises(TableError, match="there is no column 'arm' in this table"):
+        draw_folder(tmp_path)
+    with pytest.raises(TableError, match="there is nothing to write down"):
+        write_table(tmp_path / "x.csv", [])
+    config, stacked = tiny(arm="iso-params"), tmp_path / "stacked"
+    _, trained, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
+    save_policy(config, Weights(trained, fixed, no_statistics(config.shape.features)), stacked)
+    with pytest.raises(ValueError, match="iso-params does not loop; there is nothing to look at"):
+        analyse_caps([stacked], mesh, tmp_path)

@@ -1,0 +1,166 @@
+"""Probes are calibrated: they find a plan that is there, and none that is not."""
+
+import itertools
+
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from looped_actor.analysis.plans import NONE, PUSHES, guess_accuracy, push_targets
+from looped_actor.analysis.probes import (
+    ProbeConfig,
+    ProbeSet,
+    probe_logits,
+    read_probes,
+    split_levels,
+    train_probes,
+    write_probes,
+)
+from looped_actor.evaluation.intervals import clustered_mean, wilson
+from looped_actor.games import BoxobanBoard, Direction
+from looped_actor.levels import generate, solve_bank
+from looped_actor.levels.boxoban_generator import BoxobanRecipe
+from looped_actor.solvers.boxoban import possible_pushes
+
+CLASSES, TOKENS, WIDTH, LEVELS = 8, 12, 32, 1500
+CONFIG = ProbeConfig(seeds=2, batch=64)
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """Latents in which one token, another in every level, knows two pushes; the others know nothing."""
+    chance = np.random.default_rng(0)
+    targets = chance.integers(0, CLASSES, (LEVELS, 2))
+    latents = chance.normal(scale=0.5, size=(LEVELS, TOKENS, WIDTH))
+    codes = chance.normal(size=(2, CLASSES, WIDTH)) * 2
+    knows = chance.integers(0, TOKENS, LEVELS)
+    mark = np.zeros(WIDTH)
+    mark[:3] = 4
+    latents[np.arange(LEVELS), knows] += mark + codes[0, targets[:, 0]] + codes[1, targets[:, 1]]
+    return latents.astype(np.float16), targets.astype(np.int32)
+
+
+def test_a_plan_that_is_planted_is_found(planted):
+    latents, targets = planted
+    targets = targets.copy()
+    targets[::3, 1] = NONE  # a third of the levels have no second push
+    split = split_levels(LEVELS)
+    found = train_probes(latents, targets, CLASSES, split, CONFIG)
+    assert found.tested.tolist() == [300, int((targets[split.test, 1] != NONE).sum())]
+    assert found.correct.shape == (2, 2)
+    assert (found.correct / found.tested[:, None]).min() > 0.95
+
+
+def test_shuffled_labels_score_at_chance(planted):
+    latents, targets = planted
+    shuffled = np.random.default_rng(1).permutation(targets)
+    found = train_probes(latents, shuffled, CLASSES, split_levels(LEVELS), CONFIG)
+    for correct in found.correct[:, 0]:  # probes of one target share test levels, so each stands for itself
+        low, high = wilson(int(correct), 300)
+        assert low < 1 / CLASSES < high, correct
+
+
+def test_probes_are_kept_and_read_again(planted, tmp_path):
+    latents, targets = planted
+    found = train_probes(latents[:100], targets[:100], CLASSES, split_levels(100), ProbeConfig(epochs=1))
+    kept = ProbeSet(type(found.probes)(*(a[None] for a in found.probes)), (3,), (1, 2), 2)
+    write_probes(kept, ProbeConfig(), tmp_path / "probes")
+    again = read_probes(tmp_path / "probes")
+    assert again[1:] == kept[1:]
+    one = type(found.probes)(*(a[0, 0, 0] for a in again.probes))
+    two = type(found.probes)(*(a[0, 0] for a in found.probes))
+    few = jnp.asarray(latents[:3], jnp.float32)
+    np.testing.assert_array_equal(probe_logits(one, few), probe_logits(two, few))
+    (tmp_path / "probes").write_bytes(b"nothing")
+    with pytest.raises(ValueError, match="these are no probes"):
+        read_probes(tmp_path / "probes")
+
+
+def test_a_split_holds_every_level_once():
+    split = split_levels(1003)
+    assert [len(part) for part in split] == [702, 100, 201]
+    assert sorted(np.concatenate(split)) == list(range(1003))
+    with pytest.raises(ValueError, match="9 levels are too few"):
+        split_levels(9)
+
+
+def walkable(board):
+    """Where the player can go without pushing, by the plain rules."""
+    seen, frontier = {board.player: board}, [board]
+    while frontier:
+        here = frontier.pop()
+        for direction in Direction:
+            there = here.move(direction)
+            if there.boxes == board.boxes and there.player not in seen:
+                seen[there.player] = there
+                frontier.append(there)
+    return seen.values()
+
+
+def pushes_by_the_rules(board):
+    boxes, possible = sorted(board.boxes), set()
+    for here in walkable(board):
+        for direction in Direction:
+            there = here.move(direction)
+            if there.boxes != board.boxes:
+                (moved,) = board.boxes - there.boxes
+                possible.add(4 * boxes.index(moved) + int(direction))
+    return possible
+
+
+def test_the_guess_has_its_analytic_value_on_enumerated_boards():
+    """All places of two boxes and a player in a room of 3x3: every push named as target once."""
+    inner = [(r, c) for r in (1, 2, 3) for c in (1, 2, 3)]
+    walls = frozenset((r, c) for r in range(5) for c in range(5) if (r, c) not in inner)
+    targets = frozenset({(1, 1), (3, 3)})
+    cells, first, expected = [], [], []
+    for boxes in itertools.combinations(inner, 2):
+        for player in set(inner) - set(boxes):
+            board = BoxobanBoard(5, 5, walls, targets, frozenset(boxes), player)
+            possible = pushes_by_the_rules(board)
+            assert set(np.flatnonzero(possible_pushes(board.to_cells()))) == possible
+            for push in possible:
+                cells.append(board.to_cells())
+                first.append(push)
+                expected.append(1 / len(possible))
+    assert len(cells) > 400
+    first = np.array(first)
+    assert guess_accuracy(np.stack(cells), first) == pytest.approx(np.mean(expected), abs=1e-12)
+    # One push more for every level that has none, which is not counted.
+    assert guess_accuracy(np.stack([*cells, cells[0]]), np.append(first, NONE)) == pytest.approx(
+        np.mean(expected), abs=1e-12
+    )
+
+
+def test_targets_are_the_pushes_of_solutions_that_win(size):
+    """Replayed by the plain rules: each push moves the box it names as it says, and the last one wins."""
+    bank = generate(
+        BoxobanRecipe(height=7, width=7, boxes=3, min_pulls=5, max_pulls=40), {"a": size(60, 500)}, workers=1
+    )["a"]
+    solutions = solve_bank(bank)
+    targets = push_targets(solutions)
+    for level in range(len(bank)):
+        board = bank.board(level)
+        boxes, pushes = sorted(board.boxes), []
+        for move in solutions.moves(level):
+            after = board.move(Direction(int(move)))
+            assert after != board
+            if after.boxes != board.boxes:
+                (left,), (entered,) = board.boxes - after.boxes, after.boxes - board.boxes
+                pushes.append(4 * boxes.index(left) + int(move))
+                boxes[boxes.index(left)] = entered
+            board = after
+        assert board.solved
+        expected = [pushes[j - 1] if j <= len(pushes) else NONE for j in PUSHES]
+        assert targets[level].tolist() == expected
+
+
+def test_the_interval_of_a_clustered_mean():
+    """Of equal clusters it is the interval of their means; of independent values the usual one."""
+    chance = np.random.default_rng(0)
+    means = chance.normal(size=50)
+    mean, (low, high) = clustered_mean(np.repeat(means, 4), np.repeat(np.arange(50), 4))
+    half = 1.959964 * means.std(ddof=1) / np.sqrt(50)
+    assert mean == pytest.approx(means.mean())
+    assert (low, high) == pytest.approx((mean - half, mean + half), rel=1e-6)
+    assert clustered_mean(np.ones(3), np.zeros(3, int))[1] == (-np.inf, np.inf)
