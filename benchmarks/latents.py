@@ -3,8 +3,7 @@
 Example: python benchmarks/latents.py --levels 5000 --out results/latents.json
 
 A net of the paper's width, cap and board with random weights looks at generated 10x10 levels after loops
-1, 2, 4, 8 and 16. Random weights halt late, so nearly every loop is computed: the time is that of the
-deepest policy.
+1, 2, 4, 8 and 16. All 16 loops are computed for every level: the time is that of the deepest policy.
 """
 
 import argparse
@@ -35,6 +34,7 @@ def main():
     from looped_actor.experiments.policies import build_net, definition_of
     from looped_actor.experiments.presets import preset
     from looped_actor.levels import starter_bank
+    from looped_actor.loop import FixedLoops
     from looped_actor.solvers.advice import planes_of
 
     config = preset("boxoban", "paper")
@@ -48,7 +48,8 @@ def main():
 
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
-        recorder = LatentsRecorder(definition_of(config), LOOPS, mesh, chunk=options.chunk)
+        deepest = FixedLoops(config.halting.max_loops)
+        recorder = LatentsRecorder(definition_of(config), LOOPS, mesh, deepest, options.chunk)
         recorder.record(weights, observe, 2 * options.chunk, pathlib.Path(folder) / "compiled")
         start = time.perf_counter()
         recorder.record(weights, observe, options.levels, pathlib.Path(folder) / "latents")

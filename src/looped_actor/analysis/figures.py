@@ -13,6 +13,9 @@ import numpy as np
 from looped_actor.analysis.drawing import COLOURS, FAINT, INK, TITLES, label_of, new_axes, save_figure, shades
 from looped_actor.analysis.tables import Row, distinct, of, read_table
 
+FEWEST_LEVELS = 5
+"""Means of difficulty over fewer levels are in the table and not in the figure."""
+
 
 class Drawn(NamedTuple):
     """A figure and what it shows."""
@@ -120,9 +123,9 @@ def _difficulty_panel(top: Any, below: Any, rows: Sequence[Row]) -> str:
             np.array([row[name] for row in known], float)
             for name in ("remaining", "loops", "low", "high", "states")
         )
-        top.plot(x, loops, color=colour, marker="o", markersize=3, label=f"{outcome} episodes")
-        sure = np.isfinite(low)
-        top.fill_between(x[sure], low[sure], high[sure], color=colour, alpha=0.18, linewidth=0)
+        seen = np.array([row["levels"] >= FEWEST_LEVELS for row in known])
+        top.plot(x[seen], loops[seen], color=colour, marker="o", markersize=3, label=f"{outcome} episodes")
+        top.fill_between(x[seen], low[seen], high[seen], color=colour, alpha=0.18, linewidth=0)
         below.bar(x + aside, states, 0.4, color=colour)
         if len(x) > 1:
             slope = np.polyfit(x, loops, 1, w=np.sqrt(states))[0]
@@ -192,8 +195,10 @@ def _caps(rows: Sequence[Row]) -> Drawn:
     by_flops.set(xlabel="MFLOPs of a decision, mean")
     for axis in (by_cap, by_flops):
         axis.set_ylim(0, None)
-    by_cap.legend(frameon=False, fontsize=8)
-    figure.suptitle(f"Thinking less or more than in training: {TITLES[rows[0]['task']]}, {label_of(rows[0])}")
+    handles, names = by_cap.get_legend_handles_labels()
+    by_flops.legend(handles, names, frameon=False, fontsize=8, loc="lower right")
+    kinds = dict.fromkeys(f"{TITLES[row['task']]}, {label_of(row)}" for row in rows)
+    figure.suptitle(f"Thinking less or more than in training: {'; '.join(kinds)}")
     return Drawn(figure, " ".join(sentences))
 
 

@@ -51,7 +51,8 @@ class Replay(NamedTuple):
     """An episode."""
 
     title: str
-    game: Game
+    policy: str
+    """What it is and what it was made by, in few words."""
     steps: list[Thoughts]
     end: Board
     max_loops: int
@@ -71,6 +72,7 @@ def record_episode(
     *,
     max_loops: int,
     title: str,
+    policy: str,
     valued: bool = True,
     halting: HaltingRule | None = None,
     probes: ProbeSet | None = None,
@@ -109,7 +111,7 @@ def record_episode(
         if bool(outcome.terminated):
             break
     end = game.from_cells(np.asarray(state.cells).reshape(shape))
-    return Replay(title, game, steps, end, max_loops)
+    return Replay(title, policy, steps, end, max_loops)
 
 
 def _look(
@@ -159,7 +161,7 @@ def write_replay_gif(replay: Replay, path: pathlib.Path, cell: int = 40) -> None
     boards = [_drawn(thought) for thought in replay.steps] + [draw(replay.end)]
     pictures = [to_pixels(board, cell) for board in boards]
     loops = [thought.loops for thought in replay.steps]
-    episode = EpisodePictures(replay.title, replay.success, loops, pictures)
+    episode = EpisodePictures(replay.policy, replay.success, loops, pictures)
     write_gif(episode, replay.max_loops, path, every=1, milliseconds=350)
 
 
@@ -193,7 +195,7 @@ def _choices(thought: Thoughts) -> list[tuple[str, np.ndarray, tuple[int, ...]]]
             who = "red" if number == 0 else f"{kind} {vehicle.row + 1},{vehicle.column + 1}"
             choices.append((f"{who} {arrow}", chances[:, list(actions)].sum(axis=1), actions))
     rest = tuple(action for action in range(chances.shape[1]) if action not in named)
-    return [*choices, ("nothing there", chances[:, list(rest)].sum(axis=1), rest)]
+    return [*choices, ("no car", chances[:, list(rest)].sum(axis=1), rest)]
 
 
 def _way(horizontal: bool, forward: bool) -> Direction:

@@ -124,18 +124,20 @@ def histogram(
     *,
     levels: pathlib.Path | None = None,
     count: int | None = None,
+    episodes: int | None = None,
     checkpoint: str | None = None,
     devices: int | None = None,
     out: pathlib.Path = pathlib.Path("analysis"),
 ) -> None:
     """How many loops do decisions take? One panel for each environment, for any set of runs.
 
-    Example: looped-actor analyse histogram runs/boxoban runs/rush-hour runs/cubes --count 200
+    Example: looped-actor analyse histogram runs/boxoban runs/rush-hour runs/cubes --count 200 --episodes 5
 
     Args:
       runs: Folders of runs of any environment, or of policies that runs have written.
       levels: Of puzzles: the bank to play. Default: the one held out in training.
-      count: Play only the first so many levels; of a world, so many episodes of each task.
+      count: Of puzzles: play only the first so many levels.
+      episodes: Of worlds: episodes of each task. Default: as in training.
       checkpoint: Of runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
       out: Folder for what is written.
@@ -149,6 +151,7 @@ def histogram(
         out,
         levels=levels,
         count=count,
+        episodes=episodes,
         checkpoint=checkpoint,
         stage=progress_bar,
     )

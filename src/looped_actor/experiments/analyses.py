@@ -106,14 +106,16 @@ def analyse_histogram(
     *,
     levels: pathlib.Path | None = None,
     count: int | None = None,
+    episodes: int | None = None,
     checkpoint: str | None = None,
     stage: Stage = quietly,
 ) -> str:
-    """How many loops the decisions of some runs take."""
+    """How many loops the decisions of some runs take, on levels of puzzles and in episodes of worlds."""
     rows: list[Row] = []
     for subject in subjects(folders, mesh, checkpoint):
-        own = levels if isinstance(subject.config, OnlineConfig) else None
-        request = EvaluationRequest(subject.folder, own, checkpoint=checkpoint, count=count)
+        puzzle = isinstance(subject.config, OnlineConfig)
+        what: Any = {"levels": levels, "count": count} if puzzle else {"count": episodes}
+        request = EvaluationRequest(subject.folder, checkpoint=checkpoint, **what)
         facts = _evaluated(subject, request, mesh, parts_of(out, "histogram"), stage)
         rows += [
             {**subject.about, "loops": int(loops), "decisions": decisions}

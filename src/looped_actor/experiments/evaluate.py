@@ -200,7 +200,7 @@ def replay_policy(
     env, game = environment(config, bank, level + 1), GAMES[config.task]
     read = None if probes is None else _fitting_probes(probes, config, bank.board(level))
     source = pathlib.Path(bank.name).stem
-    title = f"{folder.name}: {config.arm} by {config.algorithm}, level {level} of {source}"
+    name = f"{config.arm} by {config.algorithm}"
     return record_episode(
         env,
         level,
@@ -208,7 +208,8 @@ def replay_policy(
         definition_of(config),
         weights,
         max_loops=config.chosen_arm.max_loops,
-        title=title,
+        title=f"{folder.resolve().name}: {name}, level {level} of {source}",
+        policy=name,
         valued=config.learner == "ppo",
         probes=read,
         progress=progress,
