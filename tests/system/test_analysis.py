@@ -181,6 +181,12 @@ def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
         replay_policy(imitated, mesh, 0, probes=imitated / "metrics.csv")
     with pytest.raises(ValueError, match="nothing was evaluated yet"):
         compare_runs([parked], tmp_path)
+    with pytest.raises(ValueError, match="at least one run"):
+        compare_runs([], tmp_path)
+    with pytest.raises(ValueError, match="count is 0; it must be at least 1"):
+        analyse_difficulty([parked], mesh, tmp_path, count=0)
+    with pytest.raises(ValueError, match="no level was solved within 1 states"):
+        analyse_probes([imitated], mesh, tmp_path / "none", ProbeRequest(node_limit=1, workers=1))
     with pytest.raises(ValueError, match="the same folder is given twice"):
         names_of([imitated, imitated])
     assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]

@@ -158,6 +158,9 @@ def _begun(folder: pathlib.Path, info: LatentsInfo) -> LatentsInfo:
             raise LatentsError(
                 f"{folder} holds latents of another policy, other states or other loops: give another folder"
             )
+        missing = [place for place in info.places if not (folder / _name(place)).is_file()]
+        if missing:
+            raise LatentsError(f"{folder}: {_name(missing[0])} is gone; remove the folder to begin anew")
         return there
     shape = (info.states, info.tokens, info.width)
     for place in info.places:

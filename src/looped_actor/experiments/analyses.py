@@ -30,6 +30,7 @@ from looped_actor.experiments.policies import abstract_net, definition_of
 from looped_actor.experiments.runs import read_run
 from looped_actor.files import write_whole
 from looped_actor.games.catalogue import GAMES
+from looped_actor.levels import LevelBank
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
 """Announces a piece of work, and takes its progress."""
@@ -78,8 +79,6 @@ class Subject:
 
 def subjects(folders: Sequence[pathlib.Path], mesh: Mesh, checkpoint: str | None = None) -> list[Subject]:
     """The policies of some folders, each with a name of its own."""
-    if not folders:
-        raise ValueError("give the folder of at least one run")
     names = names_of(folders)
     return [
         Subject(name, folder, *policy_at(folder, mesh, checkpoint)[:2])
@@ -89,6 +88,8 @@ def subjects(folders: Sequence[pathlib.Path], mesh: Mesh, checkpoint: str | None
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
     """Short names of folders: their own, with as many of those above as tell them apart."""
+    if not folders:
+        raise ValueError("give the folder of at least one run")
     whole = [folder.resolve().parts for folder in folders]
     if len(set(whole)) < len(whole):
         raise ValueError("the same folder is given twice")
@@ -180,7 +181,7 @@ def analyse_difficulty(
     for subject in subjects(folders, mesh, checkpoint):
         config = subject.puzzle
         bank = bank_of(subject.folder, config, levels)
-        wanted = min(count or len(bank), len(bank))
+        wanted = levels_wanted(count, bank)
         recorder = TraceRecorder(environment(config, bank, wanted), wanted, definition_of(config), mesh)
         with stage(f"{subject.name}: playing") as progress:
             trace = recorder.record(subject.weights, progress)
@@ -222,6 +223,13 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
                 }
             )
     return finished(out, "compare", rows)
+
+
+def levels_wanted(count: int | None, bank: LevelBank) -> int:
+    """So many levels of a bank as were asked for, or as there are."""
+    if count is not None and count < 1:
+        raise ValueError(f"count is {count}; it must be at least 1")
+    return len(bank) if count is None else min(count, len(bank))
 
 
 def parts_of(out: pathlib.Path, name: str) -> pathlib.Path:

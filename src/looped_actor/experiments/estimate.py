@@ -55,7 +55,7 @@ class Estimate(NamedTuple):
     updates: int
     devices: int
     seconds: float
-    """Estimated for this machine, at the loops that an untrained net takes."""
+    """Estimated for this machine, at the loops that an untrained net takes; without a solver's time."""
 
 
 def estimate(config: RunConfig, devices: int) -> Estimate:

@@ -22,7 +22,16 @@ from looped_actor.analysis.probes import (
 )
 from looped_actor.analysis.tables import Row
 from looped_actor.batches import default_workers
-from looped_actor.experiments.analyses import Stage, Subject, finished, key_of, parts_of, quietly, subjects
+from looped_actor.experiments.analyses import (
+    Stage,
+    Subject,
+    finished,
+    key_of,
+    levels_wanted,
+    parts_of,
+    quietly,
+    subjects,
+)
 from looped_actor.experiments.evaluate import bank_of
 from looped_actor.experiments.policies import definition_of
 from looped_actor.files import write_whole
@@ -104,7 +113,7 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
     for bank in banks:
         if bank.info.game != "boxoban":
             raise ValueError(f"{bank.name} holds levels of {bank.info.game}: plans are pushes of Boxoban")
-        wanted = min(request.count or len(bank), len(bank))
+        wanted = levels_wanted(request.count, bank)
         with stage(f"solving {pathlib.Path(bank.name).name}") as progress:
             solutions = solve_bank(
                 bank,
@@ -115,6 +124,8 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
                 progress=progress,
             )
         solved = solutions.status == SolveStatus.SOLVED.value
+        if not solved.any():
+            raise ValueError(f"{bank.name}: no level was solved within {request.node_limit:,} states")
         cells.append(bank.cells(slice(0, wanted))[solved])
         targets.append(push_targets(solutions, request.pushes)[solved])
     boxes = [((some & Cell.BOX) != 0).sum(axis=(1, 2)) for some in cells]
