@@ -26,6 +26,9 @@ PUZZLE = (
     "ppo.num_envs=16",
     "ppo.rollout_steps=8",
     "ppo.minibatch=32",
+    "imitation.num_envs=16",
+    "imitation.rollout_steps=8",
+    "imitation.minibatch=32",
     "levels.train_count=200",
     "levels.held_out_count=50",
     "levels.evaluate_count=20",
@@ -51,8 +54,9 @@ def command(*words):
     return [sys.executable, "-m", "looped_actor", *map(str, words)]
 
 
-def train(out, steps, task, devices):
+def train(out, steps, task, devices, learner=None):
     extra = ["--devices", devices] if devices else []
+    extra += ["--learner", learner] if learner else []
     return command(
         "train",
         task,
@@ -114,12 +118,12 @@ def kill_once(process, folder, before, during_a_save, chance):
     return unfinished(folder)
 
 
-def study(kills, steps, task, devices, seed, work):
+def study(kills, steps, task, devices, seed, work, learner=None):
     chance = random.Random(seed)
     whole, broken = work / "whole", work / "broken"
-    subprocess.run(train(whole, steps, task, devices), check=True, capture_output=True)
+    subprocess.run(train(whole, steps, task, devices, learner), check=True, capture_output=True)
     killed, during_saves, after_rows = 0, 0, []
-    process = subprocess.Popen(train(broken, steps, task, devices), stderr=subprocess.DEVNULL)
+    process = subprocess.Popen(train(broken, steps, task, devices, learner), stderr=subprocess.DEVNULL)
     while killed < kills:
         saving = kill_once(process, broken, rows(broken), killed % 2 == 0, chance)
         if saving is None:
@@ -137,6 +141,7 @@ def study(kills, steps, task, devices, seed, work):
     same_rows = (whole / "metrics.csv").read_bytes() == (broken / "metrics.csv").read_bytes()
     return {
         "task": task,
+        "learner": learner or "default",
         "iterations": bookmark.iteration,
         "kills": killed,
         "in_mid_save": during_saves,
@@ -153,13 +158,20 @@ def main():
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=96_000, help="environment or gradient steps of the run")
     parser.add_argument("--task", default="boxoban", choices=[*PUZZLES, "cube-double", "puzzle-3x3"])
+    parser.add_argument("--learner", choices=["ppo", "imitation"], help="of puzzles")
     parser.add_argument("--devices", type=int, default=None)
     parser.add_argument("--seed", type=int, default=0, help="of the moments at which to kill")
     parser.add_argument("--out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:
         facts = study(
-            options.kills, options.steps, options.task, options.devices, options.seed, pathlib.Path(work)
+            options.kills,
+            options.steps,
+            options.task,
+            options.devices,
+            options.seed,
+            pathlib.Path(work),
+            options.learner,
         )
     write_record(options.out, facts)
     if not facts["exact"] or facts["kills"] < options.kills:

@@ -121,7 +121,7 @@ def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
     ("task", "arm"),
     [
         pytest.param("boxoban", "iso-params", marks=thorough),
-        ("rush-hour", "iso-flops"),
+        pytest.param("rush-hour", "iso-flops", marks=thorough),
         ("boxoban", "drc"),
         pytest.param("rush-hour", "fixed-4", marks=thorough),
     ],
@@ -184,6 +184,7 @@ def test_the_policy_that_was_trained_here_still_plays(tmp_path):
     assert by_length[-1] > by_length[0]  # it thinks longer about longer levels
 
 
+@thorough
 def test_caps_and_thresholds_change_at_test_time(finished):
     def loops(**options):
         return evaluate_policy(EvaluationRequest(finished, count=10, **options), all_devices(1))
@@ -384,34 +385,47 @@ def start(*words):
     return subprocess.Popen(command, env=flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
-def test_sigterm_saves_and_resume_goes_on(tmp_path):
-    folder = tmp_path / "run"
-    settings = [*SETTINGS, "checkpoint_every=1000", "evaluate_every=1000", "total_steps=10000000"]
-    process = start("train", "boxoban", "--out", folder, "--set", *settings)
+def started(folder, *settings):
+    """A process that trains the tiny run, and has written three rows."""
+    process = start("train", "boxoban", "--devices", 1, "--out", folder, "--set", *SETTINGS, *settings)
     while not (folder / "metrics.csv").exists() or len(rows_of(folder)) < 3:
         assert process.poll() is None, process.stderr.read()
-        time.sleep(0.05)
+        time.sleep(0.01)
+    return process
+
+
+def test_sigterm_saves_and_ends(tmp_path):
+    folder = tmp_path / "run"
+    process = started(folder, "checkpoint_every=1000", "evaluate_every=1000", "total_steps=10000000")
     process.send_signal(signal.SIGTERM)
     output, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
     assert f"saved; go on with: looped-actor resume {folder}" in " ".join(output.split())
-    rows = rows_of(folder)
-    assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(len(rows))]
+    assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(len(rows_of(folder)))]
     assert not (folder / "policy").exists()
 
-    def interrupt(report):
-        if report.steps == (len(rows) + 1) * 128:
-            signal.raise_signal(signal.SIGINT)
 
-    assert train_run(read_run(folder), folder, all_devices(1), interrupt) is Ending.INTERRUPTED
-    assert rows_of(folder)[: len(rows)] == rows
-    assert len(rows_of(folder)) == len(rows) + 2  # the iteration that was under way is finished
+def test_a_run_that_was_killed_ends_as_one_that_was_not(finished, tmp_path):
+    """By SIGKILL, wherever it was: what is resumed ends with the bytes of a run that was left alone."""
+    folder = tmp_path / "run"
+    process = started(folder)
+    process.kill()
+    process.communicate(timeout=120)
+    assert process.returncode == -signal.SIGKILL
+    assert train_run(read_run(folder), folder, all_devices(1)) is Ending.FINISHED
+    for name in ("metrics.csv", "policy/policy.safetensors", "evaluations/000000000768.json"):
+        assert (folder / name).read_bytes() == (finished / name).read_bytes(), name
 
 
 @pytest.mark.parametrize(
     ("script", "options", "shown"),
     [
-        ("resume.py", ["--kills", "1", "--steps", "1920", "--task", "rush-hour"], '"exact": true'),
+        pytest.param(
+            "resume.py",
+            ["--kills", "2", "--steps", "1920", "--task", "rush-hour"],
+            '"exact": true',
+            marks=thorough,
+        ),
         pytest.param(
             "devices.py", ["--precisions", "float64", "--processes"], '"agree": true', marks=thorough
         ),

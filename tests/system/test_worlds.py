@@ -185,7 +185,7 @@ def test_a_player_that_cannot_be_is_refused(options, message):
         player(**options)
 
 
-CASES = list(zip(WORLDS, ["looped", "iso-params", "iso-flops", "mlp"], strict=True))
+CASES = [("cube-double", "looped"), ("puzzle-3x3", "mlp")]
 if os.environ.get("THOROUGH"):
     CASES = list(itertools.product(WORLDS, ["looped", "iso-params", "iso-flops", "mlp", "fixed-4"]))
 

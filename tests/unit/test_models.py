@@ -148,9 +148,8 @@ def test_one_set_of_parameters_plays_every_board_at_every_cap(head):
 @pytest.mark.parametrize(
     "task",
     [
-        "cube-double",
         "puzzle-3x3",
-        *(pytest.param(name, marks=thorough) for name in ("cube-triple", "scene")),
+        *(pytest.param(name, marks=thorough) for name in ("cube-double", "cube-triple", "scene")),
     ],
 )
 def test_every_arm_of_every_control_task_decides_and_learns(task):
