@@ -40,6 +40,7 @@ def test_help_is_fast_and_shows_an_example(command):
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 
 
+@thorough
 def test_models_as_json():
     done = run(*COMMAND, "models", "rush-hour", "--batch", "8", "--json", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
@@ -58,7 +59,6 @@ def test_models_as_json():
     assert looped["update_bytes"] > 0
 
 
-@thorough
 def test_models_as_a_table():
     done = run(*COMMAND, "models", "scene", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr

@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 from test_commands import COMMAND, ROOT, run
 
+from helpers import thorough
 from looped_actor.cli.main import main
 from looped_actor.games.pictures import draw, save, save_episode, to_pixels
 from looped_actor.levels import open_bank, open_solutions, starter_bank, write_bank
@@ -38,7 +39,7 @@ def test_help_shows_an_example(command):
     ("game", "options"),
     [
         ("boxoban", ["--height", "6", "--width", "7", "--boxes", "2"]),
-        ("rush-hour", ["--height", "5", "--width", "5", "--vehicles", "4", "8"]),
+        pytest.param("rush-hour", ["--height", "5", "--width", "5", "--vehicles", "4", "8"], marks=thorough),
     ],
 )
 def test_build_gives_the_same_bytes_for_any_number_of_workers(game, options, tmp_path):

@@ -104,6 +104,7 @@ def test_a_run_is_not_overwritten(finished):
         begin_run(tiny(), finished)
 
 
+@thorough
 def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
     """As after a kill: newer checkpoints are not there, and the metrics are ahead of the one that is."""
     for newer in (4, 6):
@@ -281,6 +282,7 @@ def test_a_checkpoint_of_another_net_is_named_by_its_shapes(finished):
         checkpoints.restore(like)
 
 
+@thorough
 def test_shortened_metrics_are_noticed(copy):
     spoil(copy / "metrics.csv", lambda text: text[:-10])
     shutil.rmtree(copy / "checkpoints" / "6")

@@ -275,6 +275,7 @@ def test_flops_grow_with_loops_for_the_looped_arm_only():
     assert stack.flops(one, 4) == stack.flops(one, 16)
 
 
+@thorough
 def test_an_update_needs_the_memory_of_a_few_chunks_not_of_the_batch():
     model = abstract("boxoban", "looped")
     few, many = (update_memory(model, TASKS["boxoban"].observation(n), Packed(2)) for n in (64, 512))
