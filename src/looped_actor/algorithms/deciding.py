@@ -1,8 +1,11 @@
 """A net with its weights and the scaling of observations in place: what acts, learns and is evaluated."""
 
+import hashlib
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
+import jax
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree, Real
 
@@ -18,6 +21,14 @@ class Weights(NamedTuple):
     """What of the net is not trained: the latent before the first loop."""
     statistics: RunningStatistics
     """Of the observations that it was trained on."""
+
+    @property
+    def checksum(self) -> str:
+        """Equal for equal policies."""
+        digest = hashlib.sha256()
+        for leaf in jax.tree.leaves(self):
+            digest.update(np.ascontiguousarray(leaf).data)
+        return digest.hexdigest()
 
 
 @runtime_checkable

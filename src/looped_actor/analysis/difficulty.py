@@ -13,6 +13,7 @@ from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.games.catalogue import Game
 from looped_actor.levels import make_bank, solve_bank
 from looped_actor.solvers import SolveStatus
+from looped_actor.solvers.advice import distinct_boards
 
 MEASURES = {"boxoban": "pushes", "rush-hour": "moves"}
 LOST, UNKNOWN = -1, -2
@@ -40,14 +41,14 @@ def remaining_of(
     progress: Progress = no_progress,
 ) -> Int[np.ndarray, " n"]:
     """Pushes (Boxoban) or moves (Rush Hour) of the solution with the fewest moves, or `LOST` or `UNKNOWN`."""
-    distinct, place = np.unique(boards.reshape(len(boards), -1), axis=0, return_inverse=True)
-    bank = make_bank(game, distinct.reshape(-1, *boards.shape[1:]), source="visited states", licence="")
+    distinct, place = distinct_boards(boards)
+    bank = make_bank(game, distinct, source="visited states", licence="")
     found = solve_bank(bank, node_limit=node_limit, workers=workers, parts=parts, progress=progress)
     counts = found.push_counts if game.name == "boxoban" else found.move_counts
     remaining = counts.astype(np.int64)
     remaining[found.status == SolveStatus.UNSOLVABLE.value] = LOST
     remaining[found.status == SolveStatus.NOT_WITHIN_LIMIT.value] = UNKNOWN
-    return remaining[place.reshape(-1)]
+    return remaining[place]
 
 
 def visited_states(game: Game, shape: tuple[int, int], trace: Trace, **options: Any) -> VisitedStates:

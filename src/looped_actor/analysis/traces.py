@@ -15,7 +15,7 @@ from jaxtyping import Array, Bool, Int, UInt8
 from looped_actor.algorithms import Weights, deciding
 from looped_actor.batches import Progress, no_progress
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
-from looped_actor.evaluation.play import LevelEnvironment
+from looped_actor.evaluation.play import LevelEnvironment, level_batches
 from looped_actor.loop import HaltingRule
 
 
@@ -52,16 +52,14 @@ class TraceRecorder:
 
     def record(self, weights: Weights, progress: Progress = no_progress) -> Trace:
         """An episode of each level."""
-        at_once = min(self.batch, -(-self.levels // self.mesh.size)) * self.mesh.size
         env, parts = on_every_device(self.mesh, self.env), []
-        for first in range(0, self.levels, at_once):
-            chosen = np.arange(first, first + at_once, dtype=np.int32)
-            chosen[chosen >= self.levels] = -1
+        for chosen in level_batches(self.levels, self.batch, self.mesh.size):
             part = self._record(env, weights, on_every_device(self.mesh, chosen))
             parts.append(jax.tree.map(np.asarray, part))
-            progress(min(first + at_once, self.levels), self.levels)
-        columns = Trace(*(np.concatenate(some, axis=-1 if some[0].ndim < 3 else 1) for some in zip(*parts)))  # noqa: B905
-        return Trace(*(a[: self.levels] if a.ndim == 1 else a[:, : self.levels] for a in columns))
+            progress(int(chosen.max()) + 1, self.levels)
+        # Levels are the only axis of what is said once of an episode, else the second.
+        trace = jax.tree.map(lambda *some: np.concatenate(some, axis=min(1, some[0].ndim - 1)), *parts)
+        return Trace(*(a[: self.levels] if a.ndim == 1 else a[:, : self.levels] for a in trace))
 
     @functools.cached_property
     def _record(self) -> Callable[..., Trace]:

@@ -3,6 +3,7 @@
 `stream_levels` is how it is done; `play_levels` is the obvious way, in step, and the oracle.
 """
 
+from collections.abc import Iterator
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
@@ -48,6 +49,14 @@ class Played(NamedTuple):
     episodes: Episodes
     executed: Int[Array | np.ndarray, "*d"]
     """Loops that the hardware computed, on each device; `episodes.loops.sum()` were asked for in all."""
+
+
+def level_batches(levels: int, per_device: int, devices: int) -> Iterator[Int[np.ndarray, " n"]]:
+    """All levels, so many at a time; the last batch is filled up with -1, so that one program does."""
+    at_once = min(per_device, -(-levels // devices)) * devices
+    for first in range(0, levels, at_once):
+        chosen = np.arange(first, first + at_once, dtype=np.int32)
+        yield np.where(chosen < levels, chosen, np.int32(-1))
 
 
 def _none_played(count: int, most_loops: int) -> Episodes:

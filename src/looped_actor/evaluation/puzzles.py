@@ -15,7 +15,14 @@ from looped_actor.algorithms import Acting, Weights, thinking
 from looped_actor.batches import Progress, no_progress
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.play import Episodes, LevelEnvironment, Played, play_levels, stream_levels
+from looped_actor.evaluation.play import (
+    Episodes,
+    LevelEnvironment,
+    Played,
+    level_batches,
+    play_levels,
+    stream_levels,
+)
 from looped_actor.loop import HaltingRule, OpenLoop, Streaming
 
 MOST_BINS = 8
@@ -47,14 +54,11 @@ class LevelPlayer:
 
     def play(self, weights: Weights, progress: Progress = no_progress) -> Played:
         """An episode of each level, as arrays of this process."""
-        at_once = min(self.batch * self.mesh.size, -(-self.levels // self.mesh.size) * self.mesh.size)
         parts = []
-        for first in range(0, self.levels, at_once):
-            chosen = np.arange(first, first + at_once, dtype=np.int32)
-            chosen[chosen >= self.levels] = -1
+        for chosen in level_batches(self.levels, self.batch, self.mesh.size):
             part = self._play(self._placed_env, weights, on_every_device(self.mesh, chosen))
             parts.append(jax.tree.map(np.asarray, part))
-            progress(min(first + at_once, self.levels), self.levels)
+            progress(int(chosen.max()) + 1, self.levels)
         episodes, executed = jax.tree.map(lambda *some: np.concatenate(some), *parts)
         return Played(jax.tree.map(lambda all: all[: self.levels], episodes), executed)
 

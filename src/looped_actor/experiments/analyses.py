@@ -12,8 +12,6 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from looped_actor.algorithms import Weights
@@ -24,13 +22,18 @@ from looped_actor.analysis.traces import TraceRecorder
 from looped_actor.batches import Progress, default_workers, forget, no_progress
 from looped_actor.experiments.arms import Looped
 from looped_actor.experiments.config import OnlineConfig, RunConfig
-from looped_actor.experiments.evaluate import EvaluationRequest, bank_of, evaluate_policy, policy_at
+from looped_actor.experiments.evaluate import (
+    EvaluationRequest,
+    bank_of,
+    evaluate_policy,
+    levels_wanted,
+    policy_at,
+)
 from looped_actor.experiments.online import environment
 from looped_actor.experiments.policies import abstract_net, definition_of
 from looped_actor.experiments.runs import read_run
 from looped_actor.files import write_whole
 from looped_actor.games.catalogue import GAMES
-from looped_actor.levels import LevelBank
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
 """Announces a piece of work, and takes its progress."""
@@ -54,12 +57,7 @@ class Subject:
     @property
     def about(self) -> dict[str, Any]:
         """What every row of a table says of it."""
-        return {
-            "run": self.name,
-            "task": self.config.task,
-            "arm": self.config.arm,
-            "learner": self.config.algorithm,
-        }
+        return about_run(self.name, self.config)
 
     @property
     def puzzle(self) -> OnlineConfig:
@@ -75,6 +73,11 @@ class Subject:
         if not isinstance(arm, Looped):
             raise ValueError(f"{self.folder}: {self.config.arm} does not loop; there is nothing to look at")
         return arm
+
+
+def about_run(name: str, config: RunConfig) -> dict[str, Any]:
+    """What every row of a table says of a run."""
+    return {"run": name, "task": config.task, "arm": config.arm, "learner": config.algorithm}
 
 
 def subjects(folders: Sequence[pathlib.Path], mesh: Mesh, checkpoint: str | None = None) -> list[Subject]:
@@ -139,6 +142,7 @@ def analyse_caps(
     stage: Stage = quietly,
 ) -> str:
     """Success when a policy is made to think less or more than in training, and what that costs."""
+    parts = parts_of(out, "caps")
     rows: list[Row] = []
     for subject in subjects(folders, mesh, checkpoint):
         _ = subject.looped
@@ -148,7 +152,6 @@ def analyse_caps(
         settings += [("fixed", loops, None, loops) for loops in fixed]
         for rule, cap, threshold, least in settings:
             changed = replace(request, max_loops=cap, min_loops=min(least, cap), threshold=threshold)
-            parts = parts_of(out, "caps")
             facts = _evaluated(subject, changed, mesh, parts, stage, f"{rule}, {cap} loops")
             rows.append(
                 {
@@ -211,10 +214,7 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
             facts = json.loads(path.read_text())
             rows.append(
                 {
-                    "run": name,
-                    "task": config.task,
-                    "arm": config.arm,
-                    "learner": config.algorithm,
+                    **about_run(name, config),
                     "seed": config.seed,
                     "steps": int(path.stem),
                     **_shares(facts),
@@ -223,13 +223,6 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
                 }
             )
     return finished(out, "compare", rows)
-
-
-def levels_wanted(count: int | None, bank: LevelBank) -> int:
-    """So many levels of a bank as were asked for, or as there are."""
-    if count is not None and count < 1:
-        raise ValueError(f"count is {count}; it must be at least 1")
-    return len(bank) if count is None else min(count, len(bank))
 
 
 def parts_of(out: pathlib.Path, name: str) -> pathlib.Path:
@@ -260,7 +253,7 @@ def _evaluated(
 ) -> dict[str, Any]:
     """`evaluate_policy`, remembered until the analysis is finished."""
     asked = {name: str(value) for name, value in asdict(request).items()}
-    path = parts / f"{key_of(asked | {'weights': _checksum(subject.weights)})}.json"
+    path = parts / f"{key_of(asked | {'weights': subject.weights.checksum})}.json"
     if path.is_file():
         return json.loads(path.read_text())
     with stage(f"{subject.name}: {what}") as progress:
@@ -272,13 +265,6 @@ def _evaluated(
 def key_of(about: dict) -> str:
     """A short name for what was asked."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
-
-
-def _checksum(weights: Weights) -> str:
-    digest = hashlib.sha256()
-    for leaf in jax.tree.leaves(weights):
-        digest.update(np.ascontiguousarray(leaf).data)
-    return digest.hexdigest()
 
 
 def finished(out: pathlib.Path, name: str, rows: Sequence[Row]) -> str:

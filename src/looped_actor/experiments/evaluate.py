@@ -90,7 +90,7 @@ def _puzzle_facts(
     progress: Progress,
 ) -> dict[str, Any]:
     bank = bank_of(request.policy, config, request.levels)
-    count = min(request.count or len(bank), len(bank))
+    count = levels_wanted(request.count, bank)
     played = level_player(config, bank, mesh, halting=halting, count=count).play(weights, progress)
     moves = _optimal_moves(request, bank)
     facts = {
@@ -225,6 +225,13 @@ def _fitting_probes(path: pathlib.Path, config: OnlineConfig, board: Any) -> Pro
     if config.task != "boxoban" or len(board.boxes) != probes.boxes:
         raise ValueError(f"{path}: these probes read pushes of {probes.boxes} boxes; this level has others")
     return probes
+
+
+def levels_wanted(count: int | None, bank: LevelBank) -> int:
+    """So many levels of a bank as were asked for, or as there are."""
+    if count is not None and count < 1:
+        raise ValueError(f"count is {count}; it must be at least 1")
+    return len(bank) if count is None else min(count, len(bank))
 
 
 def bank_of(policy: pathlib.Path, config: OnlineConfig, levels: pathlib.Path | None = None) -> LevelBank:

@@ -27,12 +27,11 @@ from looped_actor.experiments.analyses import (
     Subject,
     finished,
     key_of,
-    levels_wanted,
     parts_of,
     quietly,
     subjects,
 )
-from looped_actor.experiments.evaluate import bank_of
+from looped_actor.experiments.evaluate import bank_of, levels_wanted
 from looped_actor.experiments.policies import definition_of
 from looped_actor.files import write_whole
 from looped_actor.games.boxoban import Cell

@@ -48,14 +48,14 @@ class BoxobanTeacher:
 
     def advise(self, observation: UInt8[np.ndarray, "n h w 4"]) -> Advice:
         """The optimal moves of each state."""
-        cells, place = _distinct(cells_of(observation))
+        cells, place = distinct_boards(cells_of(observation))
         parts = _over_threads(lambda some: advise_boxoban(some, self.node_limit), cells)
         optimal, remaining = (np.concatenate(column) for column in zip(*parts, strict=True))
         return Advice(optimal[place], remaining[place])
 
     def demonstrate(self, observation: UInt8[np.ndarray, "n h w 4"], steps: int) -> Int[np.ndarray, "n s"]:
         """The first moves of a shortest solution of each state, and -1 after its end."""
-        cells, place = _distinct(cells_of(observation))
+        cells, place = distinct_boards(cells_of(observation))
         parts = _over_threads(lambda some: demonstrate_boxoban(some, steps, self.node_limit), cells)
         return np.concatenate(parts)[place]
 
@@ -69,7 +69,7 @@ class RushHourTeacher:
 
     def advise(self, observation: UInt8[np.ndarray, "n h w 7"]) -> Advice:
         """The optimal steps of each state."""
-        cells, place = _distinct(cells_of(observation))
+        cells, place = distinct_boards(cells_of(observation))
         optimal = np.zeros((len(cells), 2 * cells[0].size), bool)
         remaining = np.full(len(cells), -1, np.int32)
 
@@ -81,7 +81,7 @@ class RushHourTeacher:
 
     def demonstrate(self, observation: UInt8[np.ndarray, "n h w 7"], steps: int) -> Int[np.ndarray, "n s"]:
         """The first steps of a shortest solution of each state, and -1 after its end."""
-        cells, place = _distinct(cells_of(observation))
+        cells, place = distinct_boards(cells_of(observation))
         actions = np.full((len(cells), steps), -1, np.int32)
 
         def demonstrate(rows: np.ndarray) -> None:
@@ -114,7 +114,9 @@ def _layout_key(cells: UInt8[np.ndarray, "h w"]) -> np.ndarray:
     return key
 
 
-def _distinct(cells: UInt8[np.ndarray, "n h w"]) -> tuple[UInt8[np.ndarray, "m h w"], Int[np.ndarray, " n"]]:
+def distinct_boards(
+    cells: UInt8[np.ndarray, "n h w"],
+) -> tuple[UInt8[np.ndarray, "m h w"], Int[np.ndarray, " n"]]:
     """Boards without repetition, and where each of the given ones is among them."""
     distinct, place = np.unique(cells.reshape(len(cells), -1), axis=0, return_inverse=True)
     return distinct.reshape(-1, *cells.shape[1:]), place.reshape(-1)
