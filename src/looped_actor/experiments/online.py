@@ -26,14 +26,15 @@ from looped_actor.training import ImitationTrainer, OnlineState, PPOTrainer
 ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
 TEACHERS = {"boxoban": BoxobanTeacher, "rush-hour": RushHourTeacher}
 LEVELS_FOLDER = "levels"
+SPLITS = ("train", "held_out")
 
 
 def prepare_levels(
     config: OnlineConfig, folder: pathlib.Path, progress: Progress = no_progress
 ) -> OnlineConfig:
-    """Generate the levels of a run where none are given, and write down which they are."""
-    levels = config.levels
-    if not levels.train:
+    """Generate the levels of a run where none are given or there yet, and write down which they are."""
+    levels, kept = config.levels, folder / LEVELS_FOLDER
+    if not levels.train and not all((kept / f"{split}.levels").is_file() for split in SPLITS):
         assert levels.recipe is not None
         recipe, workers = levels.held_out_recipe or levels.recipe, default_workers()
         wanted = {"held_out": levels.held_out_count}
@@ -41,8 +42,8 @@ def prepare_levels(
         wanted = {"train": levels.train_count}
         train = generate(levels.recipe, wanted, without=held_out, workers=workers, progress=progress)["train"]
         for split, bank in {"held_out": held_out, "train": train}.items():
-            write_bank(bank, folder / LEVELS_FOLDER / f"{split}.levels")
-    train, held_out = (_open(config, folder, split) for split in ("train", "held_out"))
+            write_bank(bank, kept / f"{split}.levels")
+    train, held_out = (_open(config, folder, split) for split in SPLITS)
     checked = replace(levels, train_checksum=train.info.checksum, held_out_checksum=held_out.info.checksum)
     return replace(config, levels=checked)
 

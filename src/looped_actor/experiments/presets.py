@@ -128,7 +128,7 @@ def _micro_online(task: OnlineTask) -> OnlineConfig:
         board=(levels.recipe.height, levels.recipe.width),
         core=CoreConfig(width=32, heads=2, layers=1, hidden_multiple=32),
         halting=PolicyKL(max_loops=8),
-        drc=DRCConfig(channels=16, hidden=64),
+        drc=DRCConfig(channels=8, hidden=32),
         ppo=PPOConfig(
             num_envs=128,
             rollout_steps=32,

@@ -143,7 +143,45 @@ class DRC(nnx.Module):
 
 
 def _convolution(inputs: int, outputs: int, size: int, rngs: nnx.Rngs) -> nnx.Conv:
-    return nnx.Conv(inputs, outputs, (size, size), padding="SAME", kernel_init=fan_in_init, rngs=rngs)
+    return nnx.Conv(
+        inputs,
+        outputs,
+        (size, size),
+        padding="SAME",
+        kernel_init=fan_in_init,
+        conv_general_dilated=_convolve,
+        rngs=rngs,
+    )
+
+
+def _convolve(inputs: Array, kernel: Array, *args: Any, **kwargs: Any) -> Array:
+    """XLA's convolution, but on CPU a sum of matrix products.
+
+    Within a loop, and training is one, XLA's CPU backend has only a naive gradient of a convolution: forty
+    times slower than this.
+    """
+    return jax.lax.platform_dependent(
+        inputs,
+        kernel,
+        cpu=shifted_products,
+        default=lambda inputs, kernel: jax.lax.conv_general_dilated(inputs, kernel, *args, **kwargs),
+    )
+
+
+def shifted_products(
+    inputs: Float[Array, "b r c i"], kernel: Float[Array, "h w i o"]
+) -> Float[Array, "b r c o"]:
+    """A "same" convolution: for each weight of the window, a product with the board shifted to it."""
+    height, width, channels, _ = kernel.shape
+    batch, rows, columns, _ = inputs.shape
+    padding = [(0, 0), *(((size - 1) // 2, size // 2) for size in (height, width)), (0, 0)]
+    padded = jnp.pad(inputs, padding)
+    products = [
+        padded[:, i : i + rows, j : j + columns].reshape(-1, channels) @ kernel[i, j]
+        for i in range(height)
+        for j in range(width)
+    ]
+    return sum(products[1:], products[0]).reshape(batch, rows, columns, -1)
 
 
 def _multiplications(convolution: nnx.Conv, grid: Grid) -> int:
