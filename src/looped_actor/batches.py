@@ -12,10 +12,11 @@ import shutil
 import signal
 import threading
 from collections import deque
-from collections.abc import Callable, Generator, Iterable
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
-from typing import TypeVar
+from contextlib import contextmanager
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import numpy as np
 import safetensors
@@ -27,6 +28,17 @@ Task = TypeVar("Task")
 Arrays = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]
 """Told how much is done, and of how much."""
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Where work is done: so much at a time, and the rest in turn."""
+
+    workers: int
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        """Have something done."""
+        ...
 
 
 def no_progress(done: int, total: int) -> None:
@@ -42,15 +54,16 @@ def run_batches(
     work: Callable[[Task], Arrays],
     tasks: Iterable[Task],
     *,
-    workers: int,
+    workers: int | Pool,
     parts: pathlib.Path | None = None,
 ) -> Generator[Arrays, None, None]:
     """`work` of each task, in order. `parts` is where finished batches are kept, and found again.
 
     `work` must be importable, its results must depend on the task alone, and `parts` must belong to this
-    job alone. Tasks may go on forever: only a few more than asked for are begun.
+    job alone. Tasks may go on forever: only a few more than asked for are begun. `workers` are so many
+    processes of this machine, or a pool, which may be a cluster.
     """
-    if workers < 1:
+    if isinstance(workers, int) and workers < 1:
         raise ValueError(f"workers must be at least 1, not {workers}")
     if parts is not None:
         parts.mkdir(parents=True, exist_ok=True)
@@ -58,19 +71,17 @@ def run_batches(
         for number, task in enumerate(tasks):
             yield _kept(parts, number) or _keep(parts, number, work(task))
         return
-    # Not forked: JAX has threads, and a forked thread pool hangs.
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(workers, mp_context=spawn, initializer=end_with_parent) as pool:
+    with _pool(workers) as (submit, count):
         numbered = enumerate(tasks)
         pending = deque()
 
         def begin_next() -> None:
             for number, task in numbered:
-                pending.append((number, _kept(parts, number) or pool.submit(work, task)))
+                pending.append((number, _kept(parts, number) or submit(work, task)))
                 return
 
         try:
-            for _ in range(2 * workers):
+            for _ in range(2 * count):
                 begin_next()
             while pending:
                 number, result = pending.popleft()
@@ -83,7 +94,24 @@ def run_batches(
                 "again to go on, with fewer workers if it happens again"
             ) from None
         finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+            for _, result in pending:
+                if isinstance(result, Future):
+                    result.cancel()
+
+
+@contextmanager
+def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
+    """What takes work, and how much of it at a time."""
+    if not isinstance(workers, int):
+        yield workers.submit, workers.workers
+        return
+    # Not forked: JAX has threads, and a forked thread pool hangs.
+    spawn = multiprocessing.get_context("spawn")
+    pool = ProcessPoolExecutor(workers, mp_context=spawn, initializer=end_with_parent)
+    try:
+        yield pool.submit, workers
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)
 
 
 def forget(parts: pathlib.Path) -> None:

@@ -50,10 +50,27 @@ def save_figure(figure: Any, path: pathlib.Path) -> None:
     plt.close(figure)
 
 
+ARMS = {
+    "looped": "Looped",
+    "iso-params": "Iso-Params",
+    "iso-flops": "Iso-FLOPs",
+    "drc": "DRC",
+    "mlp": "MLP",
+    "fixed-4": "4 loops",
+    "fixed-8": "8 loops",
+    "fixed-16": "16 loops",
+}
+"""What to call the arms, in the order in which they are drawn."""
+
+
 def label_of(row: Row) -> str:
     """What to call a run in a legend. What was imitated is always said."""
-    arm = {"looped": "Looped", "iso-params": "Iso-Params", "iso-flops": "Iso-FLOPs", "drc": "DRC"}
-    return f"{arm.get(row['arm'], row['arm'])} ({row['learner']})"
+    return f"{ARMS[row['arm']]} ({row['learner']})"
+
+
+def colour_of(arm: str) -> str:
+    """The same for an arm in every figure that compares arms."""
+    return COLOURS[list(ARMS).index(arm)]
 
 
 def shades(count: int) -> list[str]:

@@ -10,7 +10,19 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from looped_actor.analysis.drawing import COLOURS, FAINT, INK, TITLES, label_of, new_axes, save_figure, shades
+from looped_actor.analysis.drawing import (
+    ARMS,
+    COLOURS,
+    FAINT,
+    INK,
+    TITLES,
+    colour_of,
+    label_of,
+    new_axes,
+    save_figure,
+    shades,
+)
+from looped_actor.analysis.seeds import ends_table
 from looped_actor.analysis.tables import Row, distinct, of, read_table
 
 FEWEST_LEVELS = 5
@@ -265,6 +277,84 @@ def _said(lasts: Sequence[Row]) -> str:
     return words + (f", {np.mean(optimal):.1%} of actions optimal" if optimal else "")
 
 
+def _curves(rows: Sequence[Row]) -> Drawn:
+    """Evaluations against steps, mean and deviation over seeds for each arm; beside them, how they end."""
+    tasks, taught = distinct(rows, "task"), any(row["optimal_actions"] is not None for row in rows)
+    measures = {"success": "levels solved", "optimal_actions": "optimal actions along solutions"}
+    shown = list(measures) if taught else ["success"]
+    figure, axes = new_axes(len(shown) + 1, width=4.4)
+    arms = [arm for arm in ARMS if of(rows, arm=arm)]
+    for axis, measure in zip(axes[0], shown, strict=False):
+        for arm in arms:
+            own = of(rows, arm=arm)
+            steps = sorted(distinct(own, "steps"))
+            values = [np.array([row[measure] for row in of(own, steps=step)], float) for step in steps]
+            mean = np.array([value.mean() for value in values])
+            # With one seed there is no deviation to draw.
+            spread = np.array([value.std(ddof=1) if len(value) > 1 else 0.0 for value in values])
+            style = {"color": colour_of(arm), "linewidth": 2.2 if arm == "looped" else 1.4}
+            axis.plot(steps, mean, marker="o", markersize=3, label=ARMS[arm], **style)
+            axis.fill_between(
+                steps, mean - spread, mean + spread, color=colour_of(arm), alpha=0.15, linewidth=0
+            )
+        axis.set(xlabel="steps of training", title=f"held-out {measures[measure]}", xlim=(0, None))
+        axis.set_ylim(0, None if measure == "success" else 1)
+        axis.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
+        axis.tick_params(axis="x", labelsize=8)
+    axes[0][0].legend(frameon=False, fontsize=8)
+    ends = ends_table(rows)
+    _draw_ends(axes[0][-1], ends)
+    seeds = max(row["runs"] for row in ends)
+    figure.suptitle(f"{', '.join(TITLES[t] for t in tasks)}, {rows[0]['learner']}, {seeds} seeds")
+    said = [f"{ARMS[row['arm']]} {_mean_and_deviation(row)}" for row in ends]
+    return Drawn(figure, f"{TITLES[tasks[0]]}, {rows[0]['learner']}: {', '.join(said)} solved at the end.")
+
+
+def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
+    """Success of each arm: the mean, its two intervals, and the paper's."""
+    for place, row in enumerate(ends):
+        colour, mean, at = colour_of(row["arm"]), row["success"], -place
+        if row["seeds_low"] is not None:
+            axis.plot([row["seeds_low"], row["seeds_high"]], [at, at], color=colour, alpha=0.3, linewidth=1.2)
+        axis.plot([row["levels_low"], row["levels_high"]], [at, at], color=colour, linewidth=4)
+        axis.plot(mean, at, "o", color=colour, markersize=5)
+        if row["paper"] is not None:
+            axis.plot(row["paper"], at - 0.28, "D", color=FAINT, markersize=4)
+        style = {"textcoords": "offset points", "xytext": (0, 6), "fontsize": 8, "ha": "center"}
+        axis.annotate(f"{mean:.1%}", (mean, at), **style)
+    axis.set_yticks([-place for place in range(len(ends))], [ARMS[row["arm"]] for row in ends])
+    axis.set(title="last evaluation", xlim=(-0.02, 1.02), ylim=(-len(ends) + 0.4, 0.6))
+    axis.set_xlabel("bar: 95% over levels; line: 95% over seeds", fontsize=8)
+    axis.grid(axis="y", visible=False)
+    if any(row["paper"] is not None for row in ends):
+        axis.plot([], [], "D", color=FAINT, markersize=4, label="paper, at its scale")
+        axis.legend(frameon=False, fontsize=8, loc="lower right")
+
+
+def _mean_and_deviation(row: Row) -> str:
+    spread = "" if row["deviation"] is None else f" +- {100 * row['deviation']:.1f}"
+    return f"{100 * row['success']:.1f}{spread}%"
+
+
+def _worlds(rows: Sequence[Row]) -> Drawn:
+    """Success by world and arm, mean and deviation over seeds, with the paper's beside it."""
+    whole = of(rows, number=0)
+    worlds = distinct(whole, "task")
+    figure, axes = new_axes(len(worlds), width=2.9, height=3.2)
+    for axis, world in zip(axes[0], worlds, strict=True):
+        own = of(whole, task=world)
+        for place, row in enumerate(own):
+            deviation = row["deviation"] or 0.0
+            axis.bar(place, row["success"], yerr=deviation, color=colour_of(row["arm"]), capsize=3, width=0.6)
+            if row["paper"] is not None:
+                axis.errorbar(place, row["paper"], row["paper_deviation"], fmt="D", color=INK, markersize=4)
+        axis.set_xticks(range(len(own)), [ARMS[row["arm"]] for row in own], fontsize=8)
+        axis.set(title=TITLES[world], ylim=(0, 1))
+    axes[0][0].set_ylabel("success; diamonds: the paper, at its scale")
+    said = [f"{TITLES[r['task']]} {ARMS[r['arm']]} {_mean_and_deviation(r)}" for r in whole]
+    return Drawn(figure, f"OGBench: {', '.join(said)}.")
+
+
 ABOUT = ("run", "task", "arm", "learner")
 """What every table says of the run in a row."""
 FIGURES = {
@@ -277,6 +367,12 @@ FIGURES = {
     "histogram": FigureKind((*ABOUT, "loops", "decisions"), _histogram),
     "caps": FigureKind(
         (*ABOUT, "rule", "max_loops", "threshold", "success", "low", "high", "loops", "flops"), _caps
+    ),
+    "curves": FigureKind(
+        (*ABOUT, "seed", "steps", "played", "solved", "success", "loops", "optimal_actions", "paper"), _curves
+    ),
+    "worlds": FigureKind(
+        ("task", "learner", "arm", "number", "success", "deviation", "paper", "paper_deviation"), _worlds
     ),
     "compare": FigureKind((*ABOUT, "steps", "success", "low", "high", "loops", "optimal_actions"), _compare),
 }

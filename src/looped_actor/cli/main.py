@@ -10,6 +10,7 @@ from looped_actor.cli.bench import app as bench
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
+from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.train import evaluate, resume, train
 
 app = tyro.extras.SubcommandApp()
@@ -19,6 +20,7 @@ app.command(name="eval")(evaluate)
 app.command(analyse, name="analyse", help="Look at what the loops of trained policies do.")
 app.command(compare)
 app.command(replay)
+app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")
@@ -28,6 +30,7 @@ app.command(bench, name="bench", help="Time what halting saves.")
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
     try:
+        _check_options(sys.argv[1:])
         app.cli(
             prog="looped-actor",
             description="Policies that think in loops.",
@@ -38,3 +41,11 @@ def main() -> None:
         raise SystemExit(2) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+
+
+def _check_options(arguments: list[str]) -> None:
+    """The last of two would count and the first be forgotten without a word."""
+    options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
+    for option in options:
+        if options.count(option) > 1:
+            raise ValueError(f"{option} is given twice; give it once, with all of its values")

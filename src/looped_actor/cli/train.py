@@ -234,13 +234,19 @@ def _configured(
             raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
     given = {"arm": arm, "seed": seed, "total_steps": steps, "data.train": data and str(data)}
     changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
-    for one in change:
+    chosen = replaced(chosen, changes | changes_of(change))
+    return _with_banks(chosen, levels) if levels else chosen
+
+
+def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
+    """What `--set FIELD=VALUE` asks for."""
+    changes = {}
+    for one in options:
         field, equals, text = one.partition("=")
         if not equals:
             raise ValueError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
         changes[field] = _value(text)
-    chosen = replaced(chosen, changes)
-    return _with_banks(chosen, levels) if levels else chosen
+    return changes
 
 
 def _value(text: str) -> Any:

@@ -4,7 +4,6 @@ Each function writes a table and its figures into a folder and returns the sente
 kept in parts until the table is written, so that an interrupted analysis goes on where it stopped.
 """
 
-import hashlib
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
@@ -21,6 +20,7 @@ from looped_actor.analysis.tables import Row, write_table
 from looped_actor.analysis.traces import TraceRecorder
 from looped_actor.batches import Progress, default_workers, forget, no_progress
 from looped_actor.experiments.arms import Looped
+from looped_actor.experiments.codec import key_of
 from looped_actor.experiments.config import OnlineConfig, RunConfig
 from looped_actor.experiments.evaluate import (
     EvaluationRequest,
@@ -204,13 +204,15 @@ def analyse_difficulty(
 
 def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
     """Evaluations of some runs during training, side by side. Nothing is played."""
-    rows: list[Row] = []
+    return finished(out, "compare", evaluation_rows(folders))
+
+
+def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
+    """A row for each evaluation of some runs during training."""
+    rows = []
     for name, folder in zip(names_of(folders), folders, strict=True):
         config = read_run(folder)
-        paths = sorted((folder / "evaluations").glob("*.json"))
-        if not paths:
-            raise ValueError(f"{folder}: nothing was evaluated yet")
-        for path in paths:
+        for path in evaluations_of(folder):
             facts = json.loads(path.read_text())
             rows.append(
                 {
@@ -222,7 +224,15 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
                     "optimal_actions": facts.get("optimal_actions"),
                 }
             )
-    return finished(out, "compare", rows)
+    return rows
+
+
+def evaluations_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a run's evaluations, in order."""
+    paths = sorted((folder / "evaluations").glob("*.json"))
+    if not paths:
+        raise ValueError(f"{folder}: nothing was evaluated yet")
+    return paths
 
 
 def parts_of(out: pathlib.Path, name: str) -> pathlib.Path:
@@ -260,11 +270,6 @@ def _evaluated(
         facts = evaluate_policy(request, mesh, progress)
     write_whole(path, json.dumps(facts).encode())
     return facts
-
-
-def key_of(about: dict) -> str:
-    """A short name for what was asked."""
-    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]
 
 
 def finished(out: pathlib.Path, name: str, rows: Sequence[Row]) -> str:

@@ -1,6 +1,8 @@
 """Frozen dataclasses to JSON and back. What is read back is checked field by field; nothing is executed."""
 
 import dataclasses
+import hashlib
+import json
 import types
 import typing
 from collections.abc import Mapping
@@ -104,3 +106,8 @@ def field_paths(config: Any, prefix: str = "") -> list[str]:
         value, path = getattr(config, field.name), prefix + field.name
         paths += field_paths(value, path + ".") if dataclasses.is_dataclass(value) else [path]
     return paths
+
+
+def key_of(about: dict) -> str:
+    """A short name for what JSON can hold: equal for equal."""
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]

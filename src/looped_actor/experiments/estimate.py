@@ -21,7 +21,7 @@ from looped_actor.evaluation.compute import (
 from looped_actor.experiments.arms import Looped
 from looped_actor.experiments.config import OfflineConfig, OnlineConfig, RunConfig
 from looped_actor.experiments.offline import nets_of
-from looped_actor.experiments.policies import build_net
+from looped_actor.experiments.policies import abstract_net, build_net
 from looped_actor.loop import Packed
 from looped_actor.offline import Dataset, EpisodeIndex
 from looped_actor.training.offline import OfflineTrainer
@@ -66,13 +66,47 @@ def estimate(config: RunConfig, devices: int) -> Estimate:
     return _online(config, devices)
 
 
+class Counted(NamedTuple):
+    """What can be counted without computing anything."""
+
+    parameters: int
+    """Of all nets that are trained."""
+    flops_per_decision: float
+    flops_per_step: float
+    """Of an environment step, acting and learning together, or of a gradient step."""
+
+
+def count(config: RunConfig, loops: float | None = None) -> Counted:
+    """FLOPs of a run at so many loops. Default: at the cap."""
+    arm = config.chosen_arm
+    loops = arm.max_loops if loops is None else loops
+    if isinstance(config, OfflineConfig):
+        value, critics, actor = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in nets_of(config))
+        flops = actor.flops(config.shape.observation(1), loops)
+        passes = PASSES_OF_AN_UPDATE + (1 if isinstance(arm, Looped) else 0)  # it thinks first
+        judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
+        parameters = sum(count_parameters(net) for net in (value, critics, actor))
+        return Counted(parameters, flops, config.gciql.batch * (passes * flops + judging))
+    assert isinstance(config, OnlineConfig)
+    net = abstract_net(config)
+    flops = net.flops(config.shape.observation(1), loops)
+    passes = 1 + PASSES_OF_AN_UPDATE * config.learning.epochs
+    return Counted(count_parameters(net), flops, flops * passes)
+
+
+def seconds_per_step(config: RunConfig, examples: int) -> float:
+    """Of one device like this process's first, timed on so many examples; without a solver's time."""
+    if isinstance(config, OfflineConfig):
+        return config.gciql.batch / examples * _timed_update(config, examples)
+    assert isinstance(config, OnlineConfig)
+    deciding, learning = _timed(config, build_net(config, nnx.Rngs(config.seed)), examples)
+    return deciding + config.learning.epochs * learning
+
+
 def _offline(config: OfflineConfig, devices: int) -> Estimate:
-    shape, gciql, build = config.shape, config.gciql, nets_of(config)
-    value, critics, actor = (net(nnx.Rngs(config.seed)) for net in build)
-    flops = actor.flops(shape.observation(1), config.chosen_arm.max_loops)
-    passes = PASSES_OF_AN_UPDATE + (1 if isinstance(config.chosen_arm, Looped) else 0)  # it thinks first
-    judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
-    parameters = sum(count_parameters(net) for net in (value, critics, actor))
+    shape, gciql = config.shape, config.gciql
+    parameters, flops, per_step = count(config)
+    actor = abstract_net(config)
     per_device = -(-gciql.batch // devices)
     data = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
     piece = min(per_device, _MOST_EXAMPLES)
@@ -81,14 +115,14 @@ def _offline(config: OfflineConfig, devices: int) -> Estimate:
         parameters=parameters,
         max_loops=config.chosen_arm.max_loops,
         flops_per_decision=flops,
-        flops_per_step=gciql.batch * (passes * flops + judging),
+        flops_per_step=per_step,
         experience_bytes=0 if config.data.mapped else data * 4 * (shape.size + shape.actions + 2),
         update_bytes=update_memory(actor, shape.observation(per_device)).activations,
         state_bytes=3 * 4 * parameters,
         iterations=config.iterations,
         updates=updates,
         devices=devices,
-        seconds=updates * per_device / piece * _timed_update(config, piece),
+        seconds=updates * seconds_per_step(config, piece) / devices,
     )
 
 
@@ -109,26 +143,23 @@ def _timed_update(config: OfflineConfig, examples: int) -> float:
 
 
 def _online(config: OnlineConfig, devices: int) -> Estimate:
-    net = build_net(config, nnx.Rngs(config.seed))
     learning, arm = config.learning, config.chosen_arm
-    flops = net.flops(config.shape.observation(1), arm.max_loops)
-    parameters = count_parameters(net)
+    parameters, flops, per_step = count(config)
     per_device = -(-learning.minibatch // devices)
     board = config.board[0] * config.board[1] * config.shape.planes
-    seconds_to_decide, seconds_to_learn = _timed(config, net, min(per_device, _MOST_EXAMPLES))
-    per_step = seconds_to_decide + learning.epochs * seconds_to_learn
+    seconds = seconds_per_step(config, min(per_device, _MOST_EXAMPLES))
     return Estimate(
         parameters=parameters,
         max_loops=arm.max_loops,
         flops_per_decision=flops,
-        flops_per_step=flops * (1 + PASSES_OF_AN_UPDATE * learning.epochs),
+        flops_per_step=per_step,
         experience_bytes=learning.steps_per_iteration * (board + 7 * 4 + 3),
-        update_bytes=update_memory(net, config.shape.observation(per_device)).activations,
+        update_bytes=update_memory(abstract_net(config), config.shape.observation(per_device)).activations,
         state_bytes=3 * 4 * parameters,
         iterations=config.iterations,
         updates=config.iterations * learning.updates_per_iteration,
         devices=devices,
-        seconds=config.iterations * learning.steps_per_iteration * per_step / devices,
+        seconds=config.iterations * learning.steps_per_iteration * seconds / devices,
     )
 
 

@@ -26,11 +26,11 @@ from looped_actor.experiments.analyses import (
     Stage,
     Subject,
     finished,
-    key_of,
     parts_of,
     quietly,
     subjects,
 )
+from looped_actor.experiments.codec import key_of
 from looped_actor.experiments.evaluate import bank_of, levels_wanted
 from looped_actor.experiments.policies import definition_of
 from looped_actor.files import write_whole

@@ -1,7 +1,8 @@
 """Run folders: begun, trained, resumed, finished."""
 
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import jax
@@ -19,6 +20,7 @@ from looped_actor.experiments.config import (
 from looped_actor.experiments.offline import OfflineRun, prepare_data
 from looped_actor.experiments.online import OnlineRun, prepare_levels
 from looped_actor.experiments.policies import POLICY_FOLDER, save_policy
+from looped_actor.files import held
 from looped_actor.training import Bookmark, Checkpoints, Ending, OfflineState, OnlineState, Report, run
 from looped_actor.training.runner import CHECKPOINTS_FOLDER
 
@@ -65,7 +67,7 @@ def train_run(
     report: Callable[[Report], None] = lambda report: None,
 ) -> Ending:
     """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
-    with jax.enable_x64(config.double_precision):
+    with _alone_in(folder), jax.enable_x64(config.double_precision):
         parts = parts_of(config, folder, mesh)
         try:
             state, ending = run(
@@ -82,6 +84,21 @@ def train_run(
         if ending is Ending.FINISHED and jax.process_index() == 0:
             save_policy(config, state.weights, folder / POLICY_FOLDER)
     return ending
+
+
+@contextmanager
+def _alone_in(folder: pathlib.Path) -> Iterator[None]:
+    """Two trainings in one folder would spoil each other's files."""
+    if jax.process_index() > 0:  # the first one holds it for all
+        yield
+        return
+    try:
+        with held(folder / "train.lock"):
+            yield
+    except BlockingIOError:
+        raise ValueError(
+            f"{folder}: another process is training in this folder; wait for it, or end it"
+        ) from None
 
 
 def restore_run(

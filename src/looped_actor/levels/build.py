@@ -9,7 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
-from looped_actor.batches import Arrays, Progress, no_progress, run_batches
+from looped_actor.batches import Arrays, Pool, Progress, no_progress, run_batches
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Game
 from looped_actor.levels import boxoban_generator, rush_hour_generator
 from looped_actor.levels.bank import LevelBank, make_bank
@@ -26,7 +26,7 @@ def generate(
     recipe: Recipe,
     splits: Mapping[str, int],
     *,
-    workers: int = 1,
+    workers: int | Pool = 1,
     parts: pathlib.Path | None = None,
     without: LevelBank | None = None,
     progress: Progress = no_progress,

@@ -13,7 +13,7 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
-from looped_actor.batches import Progress, no_progress, run_batches
+from looped_actor.batches import Pool, Progress, no_progress, run_batches
 from looped_actor.files import write_whole
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
@@ -95,7 +95,7 @@ def solve_bank(
     first: int = 0,
     count: int | None = None,
     node_limit: int = DEFAULT_NODE_LIMIT,
-    workers: int = 1,
+    workers: int | Pool = 1,
     parts: pathlib.Path | None = None,
     progress: Progress = no_progress,
 ) -> Solutions:

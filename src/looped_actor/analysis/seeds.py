@@ -1,0 +1,104 @@
+"""Runs that differ in their seed only, as one: mean, deviation, and how sure they are."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from looped_actor.analysis.drawing import ARMS
+from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.evaluation.intervals import Interval, wilson
+
+
+class OverSeeds(NamedTuple):
+    """A share, of runs with different seeds."""
+
+    mean: float
+    deviation: float | None
+    """Of a sample; None where there is one run only."""
+    seeds: Interval | None
+    """95%, of the mean over all seeds there might have been: Student's t; None where there is one run."""
+    levels: Interval
+    """95%, of what these very runs would solve of all levels there might have been: Wilson's, pooled."""
+
+
+def over_seeds(solved: Sequence[int], played: Sequence[int]) -> OverSeeds:
+    """Success of some runs that were evaluated alike."""
+    shares = np.array(solved) / np.array(played)
+    mean, levels = float(shares.mean()), wilson(int(sum(solved)), int(sum(played)))
+    if len(shares) < 2:
+        return OverSeeds(mean, None, None, levels)
+    deviation = float(shares.std(ddof=1))
+    return OverSeeds(mean, deviation, t_interval(shares), levels)
+
+
+def t_interval(values: np.ndarray) -> Interval:
+    """Student's 95% interval of a mean, within 0 and 1."""
+    from scipy.stats import t
+
+    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
+    return Interval(max(0.0, float(values.mean() - half)), min(1.0, float(values.mean() + half)))
+
+
+def last_evaluations(rows: Sequence[Row]) -> list[Row]:
+    """The last row of each run."""
+    return [max(of(rows, run=run), key=lambda row: row["steps"]) for run in distinct(rows, "run")]
+
+
+def ends_table(rows: Sequence[Row]) -> list[dict]:
+    """From evaluations during training to a row for each arm, with what the paper reports."""
+    table = []
+    lasts = last_evaluations(rows)
+    for task, learner in distinct(lasts, "task", "learner"):
+        for arm in [arm for arm in ARMS if of(lasts, task=task, learner=learner, arm=arm)]:
+            own = of(lasts, task=task, learner=learner, arm=arm)
+            mean, deviation, seeds, levels = over_seeds(
+                [row["solved"] for row in own], [row["played"] for row in own]
+            )
+            optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
+            table.append(
+                {
+                    "task": task,
+                    "learner": learner,
+                    "arm": arm,
+                    "runs": len(own),
+                    "steps": own[0]["steps"],
+                    "played": own[0]["played"],
+                    "success": mean,
+                    "deviation": deviation,
+                    "seeds_low": seeds and seeds.low,
+                    "seeds_high": seeds and seeds.high,
+                    "levels_low": levels.low,
+                    "levels_high": levels.high,
+                    "optimal_actions": float(np.mean(optimal)) if optimal else None,
+                    "loops": float(np.mean([row["loops"] for row in own])),
+                    "paper": own[0]["paper"],
+                    "paper_deviation": own[0]["paper_deviation"],
+                }
+            )
+    return table
+
+
+def verdict(ends: Sequence[Row], arm: str, other: str) -> str | None:
+    """Whether an arm of `ends_table` is ahead of another one, in a sentence; None where one is missing."""
+    first, second = of(ends, arm=arm), of(ends, arm=other)
+    if not first or not second:
+        return None
+    a, b = first[0], second[0]
+    ahead, behind = (a, b) if a["success"] >= b["success"] else (b, a)
+    said = f"{ARMS[arm]} {a['success']:.1%}, {ARMS[other]} {b['success']:.1%}: {ARMS[ahead['arm']]} is ahead"
+    if ahead["success"] == behind["success"]:
+        return f"{ARMS[arm]} and {ARMS[other]} are level at {a['success']:.1%}."
+    apart = {
+        "levels": ahead["levels_low"] > behind["levels_high"],
+        "seeds": ahead["seeds_low"] is not None
+        and behind["seeds_high"] is not None
+        and ahead["seeds_low"] > behind["seeds_high"],
+    }
+    if all(apart.values()):
+        return f"{said}; its intervals do not overlap, neither over levels nor over seeds."
+    if apart["levels"]:
+        return f"{said}; the intervals over levels do not overlap, those over {a['runs']} seeds do."
+    if apart["seeds"]:
+        return f"{said}; the intervals over seeds do not overlap, those over levels do."
+    return f"{said}, but the intervals overlap."
