@@ -237,21 +237,20 @@ def _print_plan(name: str, study: "Study", rows: Sequence[Any], accelerator: Any
     from rich.table import Table
 
     table = Table(title=f"{name} at scale {study.scale}")
-    table.add_column("runs")
-    hours = f"hours on a {accelerator.name}"
-    for title in ("seeds", "steps", "parameters", "FLOPs of each", hours, "hours here", "there"):
-        table.add_column(title, justify="right")
+    table.add_column("run", no_wrap=True)
+    hours = f"hours\n{accelerator.name}"
+    for title in ("seeds", "steps", "FLOPs\nof each", hours, "hours\nhere", "there"):
+        table.add_column(title, justify="right", no_wrap=True)
     for row in rows:
-        begun = f", {row.begun} begun" if row.begun else ""
+        begun = f" +{row.begun} begun" if row.begun else ""
         table.add_row(
             f"{row.task} {row.learner} {row.arm}",
             str(row.runs),
-            f"{row.steps:,}",
-            f"{row.parameters:,}",
-            f"{row.expected_flops:.2e}",
+            f"{row.steps:.2g}" if row.steps >= 1e6 else f"{row.steps:,}",
+            f"{row.expected_flops:.1e}",
             _hours(row.runs * row.accelerator_hours),
             _hours(row.runs * row.hours_here),
-            f"{row.finished} of {row.runs}{begun}",
+            f"{row.finished}/{row.runs}{begun}",
         )
     table.add_section()
     left = sum((row.runs - row.finished) * row.hours_here for row in rows)
@@ -259,11 +258,10 @@ def _print_plan(name: str, study: "Study", rows: Sequence[Any], accelerator: Any
         "all",
         str(sum(row.runs for row in rows)),
         "",
-        "",
-        f"{sum(row.runs * row.expected_flops for row in rows):.2e}",
+        f"{sum(row.runs * row.expected_flops for row in rows):.1e}",
         _hours(sum(row.runs * row.accelerator_hours for row in rows)),
         _hours(sum(row.runs * row.hours_here for row in rows)),
-        f"{sum(row.finished for row in rows)} of {sum(row.runs for row in rows)}",
+        f"{sum(row.finished for row in rows)}/{sum(row.runs for row in rows)}",
     )
     console = Console()
     console.print(table)

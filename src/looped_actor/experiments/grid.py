@@ -23,10 +23,10 @@ from looped_actor.offline.ogbench import WORLDS
 from looped_actor.training.runner import Ending
 
 MICRO_STEPS = {
-    ("boxoban", "ppo"): 120_000,
+    ("boxoban", "ppo"): 100_000,
     ("boxoban", "imitation"): 80_000,
     ("rush-hour", "ppo"): 120_000,
-    ("rush-hour", "imitation"): 80_000,
+    ("rush-hour", "imitation"): 48_000,
 }
 """Of each run at `micro`: far fewer than the preset's, so that a whole grid ends within hours."""
 MICRO_EVALUATIONS = 5

@@ -1,0 +1,211 @@
+"""The paper's figures by their names: a grid of runs that is killed, Ray, plans and reports."""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+from test_commands import COMMAND, UNOPTIMISED
+
+from looped_actor.batches import default_workers
+from looped_actor.experiments.artifacts import ARTIFACTS
+from looped_actor.experiments.fanout import RayTasks, fan_out
+from looped_actor.experiments.grid import RunKey, Study, is_finished
+from looped_actor.levels import generate
+from looped_actor.levels.rush_hour_generator import RushHourRecipe
+from tiny import CHANGES
+
+LONGER = CHANGES | {"total_steps": 40 * 128, "evaluate_every": 20}
+SETTINGS = [f"{name}={json.dumps(value)}" for name, value in LONGER.items()]
+FIGURE = ["loops-against-pushes", "--seeds", "2"]
+KEYS = [RunKey("boxoban", "ppo", "looped", seed) for seed in (0, 1)]
+
+
+def start(folder):
+    command = [*COMMAND, "reproduce", "run", *FIGURE, "--workers", "2", "--out", str(folder)]
+    command += ["--set", *SETTINGS]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    return subprocess.Popen(command, env=os.environ | UNOPTIMISED, **pipes)
+
+
+def workers_of(process):
+    """The processes of a pool, by their parent."""
+    found = []
+    for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
+        for child in (task / "children").read_text().split():
+            words = pathlib.Path("/proc", child, "cmdline").read_text()
+            if "multiprocessing.spawn" in words:
+                found.append(int(child))
+    return found
+
+
+def rows_of(study, key):
+    try:
+        return len((study.folder_of(key) / "metrics.csv").read_text().splitlines()) - 1
+    except OSError:
+        return 0
+
+
+def wait_for(condition, process=None):
+    deadline = time.monotonic() + 240
+    while not condition():
+        assert time.monotonic() < deadline
+        assert process is None or process.poll() is None, process.stderr.read()
+        time.sleep(0.02)
+
+
+@pytest.fixture(scope="module")
+def left_alone(tmp_path_factory):
+    """A grid that nobody disturbed."""
+    folder = tmp_path_factory.mktemp("grid")
+    output, error = (process := start(folder)).communicate(timeout=400)
+    assert process.returncode == 0, error
+    assert "2 runs, 0 of them there already" in output
+    return folder
+
+
+def same_files(first, second):
+    names = [f"runs/{key.name}/metrics.csv" for key in KEYS]
+    names += [f"runs/{key.name}/policy/policy.safetensors" for key in KEYS]
+    names += [f"artifacts/loops-against-pushes-ppo/difficulty.{kind}" for kind in ("csv", "txt", "svg")]
+    return [
+        name for name in [*names, "report.md"] if (first / name).read_bytes() != (second / name).read_bytes()
+    ]
+
+
+def test_a_grid_that_was_killed_ends_as_one_that_was_not(left_alone, tmp_path):
+    """First a worker, by SIGKILL, which is begun again; then the parent, with which its workers end."""
+    study = Study(tmp_path)
+    process = start(tmp_path)
+    wait_for(lambda: min(rows_of(study, key) for key in KEYS) >= 3, process)
+    victims = workers_of(process)
+    os.kill(victims[0], signal.SIGKILL)
+    wait_for(lambda: set(workers_of(process)) - set(victims), process)
+    wait_for(lambda: max(rows_of(study, key) for key in KEYS) >= 12, process)
+    process.kill()
+    process.communicate(timeout=60)
+    assert not (tmp_path / "report.md").exists()
+    output, error = (again := start(tmp_path)).communicate(timeout=400)
+    assert again.returncode == 0, error
+    assert same_files(left_alone, tmp_path) == []
+    # What is finished is not run again, nor is what was made of it made again.
+    before = {path: path.stat().st_mtime_ns for path in tmp_path.rglob("*.safetensors")}
+    table = tmp_path / "artifacts/loops-against-pushes-ppo/difficulty.csv"
+    before[table] = table.stat().st_mtime_ns
+    output, error = (once_more := start(tmp_path)).communicate(timeout=200)
+    assert once_more.returncode == 0, error
+    assert "2 runs, 2 of them there already" in output
+    assert {path: path.stat().st_mtime_ns for path in before} == before
+
+
+def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
+    """Two workers of a real Ray; one is killed in mid-run, and its run goes on in another."""
+    for name, value in UNOPTIMISED.items():
+        monkeypatch.setenv(name, value)
+    study = Study(tmp_path, changes=tuple(LONGER.items()))
+    killed = []
+
+    def kill_once(statuses):
+        folder = study.folder_of(KEYS[0])
+        if not killed and 3 <= rows_of(study, KEYS[0]) < 35:
+            held = [
+                int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if _holds(p, folder / "train.lock")
+            ]
+            killed.extend(held)
+            os.kill(held[0], signal.SIGKILL)
+
+    with RayTasks("local", workers=2) as pool:
+        fan_out([study.job(key) for key in KEYS], pool, kill_once, seconds=0.02)
+        # Batches of levels go the same way.
+        recipe, wanted = RushHourRecipe(height=5, width=5), {"some": 40}
+        by_ray = generate(recipe, wanted, workers=pool)["some"]
+    assert killed
+    for key in KEYS:
+        for name in ("metrics.csv", "policy/policy.safetensors"):
+            mine, theirs = (folder / "runs" / key.name / name for folder in (tmp_path, left_alone))
+            assert mine.read_bytes() == theirs.read_bytes(), (key, name)
+    here = generate(recipe, wanted, workers=default_workers())["some"]
+    assert by_ray.info.checksum == here.info.checksum
+
+
+def _holds(process, path):
+    try:
+        return any(os.path.realpath(link) == str(path) for link in (process / "fd").iterdir())
+    except OSError:
+        return False
+
+
+def test_tables_and_figures_come_back_by_one_command(left_alone, tmp_path):
+    shutil.copytree(left_alone / "artifacts", tmp_path / "artifacts")
+    for path in [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.svg")]:
+        path.unlink()
+    (tmp_path / "notes.md").write_text(
+        "## In short\n\n- It *works*.\n- `So` it does.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n"
+    )
+    done = subprocess.run(
+        [*COMMAND, "reproduce", "report", "--out", str(tmp_path)], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    markdown, page = ((tmp_path / f"report.{kind}").read_text() for kind in ("md", "html"))
+    assert (
+        markdown.replace(
+            "## In short\n\n- It *works*.\n- `So` it does.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n", ""
+        )
+        == (left_alone / "report.md").read_text()
+    )
+    assert "<li>It <em>works</em>.</li>" in page
+    assert page.count("data:image/png;base64,") == 1
+    assert not re.search(r'(src|href)="(?!data:)', page)
+    assert page.count("Not run here") == len(ARTIFACTS) - 1
+
+
+def test_other_settings_in_the_same_folder_are_refused(left_alone):
+    command = [*COMMAND, "reproduce", "run", *FIGURE, "--out", str(left_alone), "--set", *SETTINGS, "seed=3"]
+    done = subprocess.run([*command[:-1], "core.layers=2"], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert "was begun with core.layers = 1, and 2 is asked for now" in " ".join(done.stderr.split())
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["plan", "figure-1"], "there is no 'figure-1' in the paper; there are boxoban-curves"),
+        (["plan"], "which figure?"),
+        (["plan", "boxoban-curves", "--tasks", "scene"], "does not show scene; it can show boxoban"),
+        (["plan", "boxoban-curves", "--seeds", "0"], "seeds is 0"),
+        (["plan", "boxoban-curves", "--budget", "0"], "budget is 0"),
+        (["plan", "boxoban-curves", "--set", "ppo.lr=1"], "no run has this field"),
+        (["plan", "boxoban-curves", "--accelerator", "abacus"], "there is no figure for 'abacus'"),
+        (["plan", "boxoban-curves", "--seeds", "1", "--seeds", "2"], "--seeds is given twice"),
+        (["report", "--out", "nowhere"], "nothing was made here yet"),
+        (["run", "boxoban-curves", "--workers", "0"], "workers must be at least 1"),
+    ],
+)
+def test_mistakes_end_in_one_line(words, message, monkeypatch, capsys, tmp_path):
+    from looped_actor.cli.main import main
+
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "argv", ["looped-actor", "reproduce", *words])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
+
+
+def test_a_plan_knows_what_is_there(left_alone, monkeypatch, capsys):
+    from looped_actor.cli.main import main
+
+    words = ["plan", *FIGURE[:1], "--seeds", "3", "--json", "--out", str(left_alone), "--set", *SETTINGS]
+    monkeypatch.setattr(sys, "argv", ["looped-actor", "reproduce", *words])
+    main()
+    (row,) = json.loads(capsys.readouterr().out)["loops-against-pushes"]
+    assert (row["runs"], row["finished"], row["begun"], row["steps"]) == (3, 2, 0, 40 * 128)
+    assert row["expected_flops"] == pytest.approx(9.8 / 16 * row["flops"], rel=0.01)
+    assert row["hours_here"] > 0
+    assert all(is_finished(Study(left_alone).folder_of(key)) for key in KEYS)
