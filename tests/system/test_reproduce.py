@@ -21,7 +21,7 @@ from looped_actor.levels import generate
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from tiny import CHANGES
 
-LONGER = CHANGES | {"total_steps": 40 * 128, "evaluate_every": 20}
+LONGER = CHANGES | {"total_steps": 24 * 128, "evaluate_every": 12}
 SETTINGS = [f"{name}={json.dumps(value)}" for name, value in LONGER.items()]
 FIGURE = ["loops-against-pushes", "--seeds", "2"]
 KEYS = [RunKey("boxoban", "ppo", "looped", seed) for seed in (0, 1)]
@@ -113,7 +113,7 @@ def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
 
     def kill_once(statuses):
         folder = study.folder_of(KEYS[0])
-        if not killed and 3 <= rows_of(study, KEYS[0]) < 35:
+        if not killed and 3 <= rows_of(study, KEYS[0]) < 21:
             held = [
                 int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if _holds(p, folder / "train.lock")
             ]
@@ -205,7 +205,7 @@ def test_a_plan_knows_what_is_there(left_alone, monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["looped-actor", "reproduce", *words])
     main()
     (row,) = json.loads(capsys.readouterr().out)["loops-against-pushes"]
-    assert (row["runs"], row["finished"], row["begun"], row["steps"]) == (3, 2, 0, 40 * 128)
+    assert (row["runs"], row["finished"], row["begun"], row["steps"]) == (3, 2, 0, 24 * 128)
     assert row["expected_flops"] == pytest.approx(9.8 / 16 * row["flops"], rel=0.01)
     assert row["hours_here"] > 0
     assert all(is_finished(Study(left_alone).folder_of(key)) for key in KEYS)

@@ -282,32 +282,41 @@ def _curves(rows: Sequence[Row]) -> Drawn:
     tasks, taught = distinct(rows, "task"), any(row["optimal_actions"] is not None for row in rows)
     measures = {"success": "levels solved", "optimal_actions": "optimal actions along solutions"}
     shown = list(measures) if taught else ["success"]
-    figure, axes = new_axes(len(shown) + 1, width=4.4)
-    arms = [arm for arm in ARMS if of(rows, arm=arm)]
-    for axis, measure in zip(axes[0], shown, strict=False):
-        for arm in arms:
-            own = of(rows, arm=arm)
-            steps = sorted(distinct(own, "steps"))
-            values = [np.array([row[measure] for row in of(own, steps=step)], float) for step in steps]
-            mean = np.array([value.mean() for value in values])
-            # With one seed there is no deviation to draw.
-            spread = np.array([value.std(ddof=1) if len(value) > 1 else 0.0 for value in values])
-            style = {"color": colour_of(arm), "linewidth": 2.2 if arm == "looped" else 1.4}
-            axis.plot(steps, mean, marker="o", markersize=3, label=ARMS[arm], **style)
-            axis.fill_between(
-                steps, mean - spread, mean + spread, color=colour_of(arm), alpha=0.15, linewidth=0
-            )
-        axis.set(xlabel="steps of training", title=f"held-out {measures[measure]}", xlim=(0, None))
-        axis.set_ylim(0, None if measure == "success" else 1)
-        axis.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
-        axis.tick_params(axis="x", labelsize=8)
-    axes[0][0].legend(frameon=False, fontsize=8)
-    ends = ends_table(rows)
-    _draw_ends(axes[0][-1], ends)
-    seeds = max(row["runs"] for row in ends)
-    figure.suptitle(f"{', '.join(TITLES[t] for t in tasks)}, {rows[0]['learner']}, {seeds} seeds")
-    said = [f"{ARMS[row['arm']]} {_mean_and_deviation(row)}" for row in ends]
-    return Drawn(figure, f"{TITLES[tasks[0]]}, {rows[0]['learner']}: {', '.join(said)} solved at the end.")
+    figure, axes = new_axes(len(shown) + 1, rows=len(tasks), width=4.4)
+    said = []
+    for panels, task in zip(axes, tasks, strict=True):
+        own = of(rows, task=task)
+        for axis, measure in zip(panels, shown, strict=False):
+            _draw_curves(axis, own, measure)
+            axis.set(xlabel="steps of training", title=f"held-out {measures[measure]}", xlim=(0, None))
+            axis.set_ylim(0, None if measure == "success" else 1)
+        panels[0].set_ylabel(TITLES[task])
+        panels[0].legend(frameon=False, fontsize=8)
+        ends = ends_table(own)
+        _draw_ends(panels[-1], ends)
+        each = ", ".join(f"{ARMS[row['arm']]} {_mean_and_deviation(row)}" for row in ends)
+        said.append(f"{TITLES[task]}, {own[0]['learner']}: {each} solved at the end.")
+    seeds = len(distinct(rows, "seed"))
+    worlds = ", ".join(TITLES[task] for task in tasks)
+    figure.suptitle(f"{worlds}, {rows[0]['learner']}, {seeds} seed{'s' * (seeds > 1)}")
+    return Drawn(figure, " ".join(said))
+
+
+def _draw_curves(axis: Any, rows: Sequence[Row], measure: str) -> None:
+    """A line for each arm, with its deviation over seeds."""
+    for arm in [arm for arm in ARMS if of(rows, arm=arm)]:
+        own = of(rows, arm=arm)
+        steps = sorted(distinct(own, "steps"))
+        values = [np.array([row[measure] for row in of(own, steps=step)], float) for step in steps]
+        mean = np.array([value.mean() for value in values])
+        # With one seed there is no deviation to draw.
+        spread = np.array([value.std(ddof=1) if len(value) > 1 else 0.0 for value in values])
+        style = {"color": colour_of(arm), "linewidth": 2.2 if arm == "looped" else 1.4}
+        axis.plot(steps, mean, marker="o", markersize=3, label=ARMS[arm], **style)
+        axis.fill_between(steps, mean - spread, mean + spread, color=colour_of(arm), alpha=0.15, linewidth=0)
+    axis.xaxis.set_major_formatter(lambda steps, _: f"{steps:,.0f}")
+    axis.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axis.tick_params(axis="x", labelsize=8)
 
 
 def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
@@ -324,6 +333,7 @@ def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
         axis.annotate(f"{mean:.1%}", (mean, at), **style)
     axis.set_yticks([-place for place in range(len(ends))], [ARMS[row["arm"]] for row in ends])
     axis.set(title="last evaluation", xlim=(-0.02, 1.02), ylim=(-len(ends) + 0.4, 0.6))
+    axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axis.set_xlabel("bar: 95% over levels; line: 95% over seeds", fontsize=8)
     axis.grid(axis="y", visible=False)
     if any(row["paper"] is not None for row in ends):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
+from looped_actor.cli.pools import chosen_workers
 from looped_actor.cli.progress import progress_bar
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def build_boxoban(
     direct_share: float = 1.0,
     seed: int = 0,
     workers: int | None = None,
+    ray: str | None = None,
 ) -> None:
     """Make banks of Boxoban levels: generated ones, or with --source from a copy of the Boxoban collection.
 
@@ -75,12 +77,13 @@ def build_boxoban(
       direct_share: Share kept of levels whose every push brings a box nearer to a target: less is harder.
       seed: Seed of the generator.
       workers: Processes. Default: one for each core.
+      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
     from looped_actor.levels import BoxobanRecipe, read_boxoban
 
     if source is None:
         recipe = BoxobanRecipe(height, width, boxes, *pulls, floor, direct_share, seed=seed)
-        _generate("boxoban", recipe, out, train, valid, test, workers)
+        _generate("boxoban", recipe, out, train, valid, test, workers, ray)
         return
     found = sorted({str(path.parent.relative_to(source)) for path in source.glob("**/*.txt")})
     for split in splits or [name for name in found if name != "."]:
@@ -108,6 +111,7 @@ def build_rush_hour(
     seed: int = 0,
     enumerate_all: bool = False,
     workers: int | None = None,
+    ray: str | None = None,
 ) -> None:
     """Make banks of Rush Hour levels: generated ones, or with --source from the text of the public database.
 
@@ -116,6 +120,8 @@ def build_rush_hour(
     options give the same files whatever the number of workers. Interrupted, the same command goes on.
 
     Example: looped-actor levels build rush-hour --train 200000 --valid 10000 --test 10000
+
+    Example: looped-actor levels build rush-hour --train 2000000 --ray auto --out /shared/levels
 
     Example: looped-actor levels build rush-hour --source rush.txt --valid 10000 --test 10000
 
@@ -136,6 +142,7 @@ def build_rush_hour(
       seed: Seed of the generator, or of the draw that splits an import.
       enumerate_all: Make one bank of all interesting positions of a board up to 5x5, instead of drawing some.
       workers: Processes. Default: one for each core.
+      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
     from looped_actor.levels import (
         RushHourRecipe,
@@ -153,7 +160,7 @@ def build_rush_hour(
         return
     if source is None:
         recipe = RushHourRecipe(height, width, *moves, *vehicles, max_walls, seed=seed)
-        _generate("rush-hour", recipe, out, train, valid, test, workers)
+        _generate("rush-hour", recipe, out, train, valid, test, workers, ray)
         return
     with progress_bar(source.name) as progress:
         bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
@@ -162,18 +169,25 @@ def build_rush_hour(
 
 
 def _generate(
-    game: str, recipe, out: pathlib.Path, train: int, valid: int, test: int, workers: int | None
+    game: str,
+    recipe,
+    out: pathlib.Path,
+    train: int,
+    valid: int,
+    test: int,
+    workers: int | None,
+    ray: str | None,
 ) -> None:
-    from looped_actor.batches import default_workers, forget
+    from looped_actor.batches import forget
     from looped_actor.levels import generate
     from looped_actor.levels.build import parts_of
 
     parts = parts_of(recipe, out / ".unfinished")
-    with progress_bar("generating") as progress:
+    with chosen_workers(workers, ray) as chosen, progress_bar("generating") as progress:
         banks = generate(
             recipe,
             {"test": test, "valid": valid, "train": train},  # so a larger train leaves the others as they are
-            workers=workers or default_workers(),
+            workers=chosen,
             parts=parts,
             progress=progress,
         )
@@ -278,6 +292,7 @@ def solve(
     count: int | None = None,
     node_limit: int = 3_000_000,
     workers: int | None = None,
+    ray: str | None = None,
 ) -> None:
     """Solve levels optimally in moves, and write the solutions.
 
@@ -292,20 +307,21 @@ def solve(
       count: How many to solve. Default: all from there on.
       node_limit: States after which a search gives up and says so.
       workers: Processes. Default: one for each core.
+      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
-    from looped_actor.batches import default_workers, forget
+    from looped_actor.batches import forget
     from looped_actor.levels import solve_bank, write_solutions
     from looped_actor.solvers import SolveStatus
 
     out = out or bank.with_suffix(".solutions")
     parts = out.with_name(f".{out.name}.unfinished")
-    with progress_bar("solving") as progress:
+    with chosen_workers(workers, ray) as chosen, progress_bar("solving") as progress:
         solutions = solve_bank(
             _open(bank),
             first=first,
             count=count,
             node_limit=node_limit,
-            workers=workers or default_workers(),
+            workers=chosen,
             parts=parts,
             progress=progress,
         )

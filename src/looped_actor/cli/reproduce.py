@@ -91,6 +91,7 @@ def plan(
 
     study = _study(out, scale, budget, change)
     chosen = Accelerator(accelerator, UTILISATION if utilisation is None else utilisation)
+    _ = chosen.rate  # what is wrong with it is said before anything is timed
     start_devices(1)
     plans = {}
     for name, keys in _keys(study, ids, learner, seeds, tasks).items():

@@ -8,6 +8,8 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
+
 from looped_actor.checks import above_zero
 from looped_actor.devices import start_devices
 from looped_actor.experiments.codec import field_paths, from_json, key_of, replaced, to_json
@@ -137,6 +139,9 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
     if is_finished(place):
         return Ending.FINISHED.name
     mesh = start_devices(1)
+    if not jax.config.jax_compilation_cache_dir:
+        # Runs that differ in their seed only, and those that are begun again, compile the same programs.
+        jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(stock) / "compiled"))
     # A worker whose parent was killed may be about to end: wait for it.
     with held(place / "worker.lock", wait=True):
         if not (place / CONFIG_FILE).exists():

@@ -1,0 +1,152 @@
+"""What reproduction is made of: seeds as one, verdicts, the paper's numbers, grids, processes that die."""
+
+import os
+import pathlib
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from looped_actor.analysis.seeds import ends_table, over_seeds, verdict
+from looped_actor.experiments import reported
+from looped_actor.experiments.arms import arms_for
+from looped_actor.experiments.artifacts import ARTIFACTS
+from looped_actor.experiments.fanout import Job, Processes, WorkError, fan_out
+from looped_actor.experiments.grid import MICRO_EVALUATIONS, MICRO_STEPS, RunKey, Study
+from looped_actor.experiments.policies import abstract_net
+from looped_actor.experiments.presets import preset
+from looped_actor.experiments.tasks import TASKS
+from looped_actor.files import held
+from looped_actor.offline.ogbench import TASKS as WORLD_TASKS
+from looped_actor.offline.ogbench import WORLDS
+
+
+def test_over_seeds():
+    summary = over_seeds([50, 60], [100, 100])
+    assert summary.mean == pytest.approx(0.55)
+    assert summary.deviation == pytest.approx(np.sqrt(0.005))
+    # Student's t with one degree of freedom: 12.706 standard errors.
+    assert summary.seeds == (0.0, 1.0)
+    three = over_seeds([50, 52, 54], [100, 100, 100])
+    assert three.seeds.low == pytest.approx(0.52 - 4.3027 * 0.02 / np.sqrt(3), abs=1e-4)
+    assert three.levels.low < 0.52 < three.levels.high
+    assert over_seeds([1], [10])[1:3] == (None, None)
+
+
+def evaluation(run, arm, solved, steps=10):
+    seed = int(run[-1])
+    about = {"run": run, "task": "boxoban", "arm": arm, "learner": "PPO", "seed": seed}
+    numbers = {"steps": steps, "played": 500, "solved": solved, "success": solved / 500, "loops": 3.0}
+    return {**about, **numbers, "optimal_actions": None, "paper": None, "paper_deviation": None}
+
+
+def test_the_last_evaluation_counts_and_verdicts_say_which_intervals_are_apart():
+    rows = [evaluation("a0", "looped", 1, steps=5)]
+    rows += [evaluation(f"a{seed}", "looped", 400 + seed) for seed in (0, 1)]
+    rows += [evaluation(f"b{seed}", "iso-params", 100 + seed) for seed in (0, 1)]
+    rows += [evaluation(f"c{seed}", "iso-flops", solved) for seed, solved in ((0, 300), (1, 380))]
+    rows += [evaluation(f"d{seed}", "drc", solved) for seed, solved in ((0, 385), (1, 405))]
+    ends = ends_table(rows)
+    assert [(row["arm"], row["success"]) for row in ends][:2] == [("looped", 0.801), ("iso-params", 0.201)]
+    assert "neither over levels nor over seeds" in verdict(ends, "looped", "iso-params")
+    assert "those over 2 seeds do" in verdict(ends, "looped", "iso-flops")
+    assert verdict(ends, "looped", "drc").endswith("Looped is ahead, but the intervals overlap.")
+    assert verdict(ends, "looped", "mlp") is None
+
+
+def test_the_papers_table_adds_up():
+    """A world's rate is the mean of its five tasks: what was copied is what stands there."""
+    for world in WORLDS:
+        for arm in reported.WORLD_ARMS:
+            whole = reported.WORLDS[world, 0, arm].mean
+            tasks = [reported.WORLDS[world, task, arm].mean for task in WORLD_TASKS]
+            assert np.mean(tasks) == pytest.approx(whole, abs=0.0007), (world, arm)
+    overall = [np.mean([reported.WORLDS[w, 0, arm].mean for w in WORLDS]) for arm in reported.WORLD_ARMS]
+    assert overall == pytest.approx([0.330, 0.685, 0.697], abs=0.0006)
+
+
+def test_presets_for_all_22_tasks_and_all_arms():
+    """Two puzzles and the five tasks of four worlds, at every scale, by every learner and arm."""
+    assert 2 + sum(len(reported.WORLD_TASKS[world]) for world in WORLDS) == 22
+    for task, shape in TASKS.items():
+        for scale in ("micro", "small", "paper"):
+            for learner in ("ppo",) if task in WORLDS else ("ppo", "imitation"):
+                for arm in arms_for(shape):
+                    config = preset(task, scale, arm, learner)
+                    assert (config.task, config.scale, config.arm) == (task, scale, arm)
+            assert abstract_net(preset(task, scale)).flops(config.shape.observation(1), 1) > 0
+
+
+def test_the_grids_of_the_paper():
+    sizes = {name: len(artifact.keys()) for name, artifact in ARTIFACTS.items()}
+    assert sizes == {
+        "boxoban-curves": 12,
+        "rush-hour-curves": 12,
+        "ogbench-table": 60,
+        "plan-probes": 3,
+        "loops-against-pushes": 3,
+        "loop-histograms": 18,
+        "adaptive-against-fixed": 12,
+    }
+    fewer = ARTIFACTS["adaptive-against-fixed"].keys("imitation", seeds=1, most_loops=8)
+    assert [key.arm for key in fewer] == ["looped", "fixed-4", "fixed-8"]
+
+
+def test_a_grid_at_micro_is_shorter_than_its_preset():
+    study = Study(pathlib.Path("nowhere"), budget=0.5, changes=(("ppo.epochs", 1),))
+    config = study.config(RunKey("boxoban", "ppo", "drc", 3))
+    assert (config.arm, config.seed, config.ppo.epochs) == ("drc", 3, 1)
+    assert config.total_steps == MICRO_STEPS["boxoban", "ppo"] // 2
+    assert -(-config.iterations // config.evaluate_every) <= MICRO_EVALUATIONS
+    paper = Study(pathlib.Path("nowhere"), "paper").config(RunKey("scene", "gciql", "looped", 0))
+    assert paper == preset("scene", "paper")
+
+
+def die_twice(folder):
+    """Dies until it was tried three times."""
+    tries = len(list(folder.iterdir()))
+    (folder / str(tries)).touch()
+    if tries < 2:
+        os._exit(9)
+    return os.sched_getaffinity(0)
+
+
+def fail():
+    raise KeyError("no such thing")
+
+
+def save_when_asked(folder):
+    """Ends when it is asked to, and says so."""
+    signal.signal(signal.SIGTERM, lambda *_: (folder / "saved").touch())
+    (folder / "begun").touch()
+    while not (folder / "saved").exists():
+        time.sleep(0.01)
+
+
+def test_what_dies_is_tried_again_and_what_fails_is_not(tmp_path):
+    seen = []
+    with Processes(workers=2, retries=2) as pool:
+        assert len(pool.submit(die_twice, tmp_path).result()) >= 1
+        with pytest.raises(WorkError, match=r"'no such thing' \(KeyError at test_reproduction.py"):
+            pool.submit(fail).result()
+        jobs = [Job("good", os.getpid), Job("bad", fail)]
+        with pytest.raises(ChildProcessError, match=r"1 of 2 failed(.|\n)*bad: 'no such thing'"):
+            fan_out(jobs, pool, seen.append, seconds=0.01)
+    assert [(status.name, status.state) for status in seen[-1]] == [("good", "finished"), ("bad", "failed")]
+
+
+def test_a_pool_that_is_left_has_its_work_saved(tmp_path):
+    with Processes(workers=1) as pool:
+        future = pool.submit(save_when_asked, tmp_path)
+        while not (tmp_path / "begun").exists():
+            time.sleep(0.01)
+    assert (tmp_path / "saved").exists()
+    assert future.done()
+
+
+def test_a_lock_is_held_by_one(tmp_path):
+    with held(tmp_path / "lock"), pytest.raises(BlockingIOError), held(tmp_path / "lock"):
+        pass
+    with held(tmp_path / "lock"):
+        pass
