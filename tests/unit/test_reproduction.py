@@ -29,6 +29,7 @@ def test_over_seeds():
     # Student's t with one degree of freedom: 12.706 standard errors.
     assert summary.seeds == (0.0, 1.0)
     three = over_seeds([50, 52, 54], [100, 100, 100])
+    assert three.seeds is not None
     assert three.seeds.low == pytest.approx(0.52 - 4.3027 * 0.02 / np.sqrt(3), abs=1e-4)
     assert three.levels.low < 0.52 < three.levels.high
     assert over_seeds([1], [10])[1:3] == (None, None)
@@ -49,9 +50,9 @@ def test_the_last_evaluation_counts_and_verdicts_say_which_intervals_are_apart()
     rows += [evaluation(f"d{seed}", "drc", solved) for seed, solved in ((0, 385), (1, 405))]
     ends = ends_table(rows)
     assert [(row["arm"], row["success"]) for row in ends][:2] == [("looped", 0.801), ("iso-params", 0.201)]
-    assert "neither over levels nor over seeds" in verdict(ends, "looped", "iso-params")
-    assert "those over 2 seeds do" in verdict(ends, "looped", "iso-flops")
-    assert verdict(ends, "looped", "drc").endswith("Looped is ahead, but the intervals overlap.")
+    assert "neither over levels nor over seeds" in str(verdict(ends, "looped", "iso-params"))
+    assert "those over 2 seeds do" in str(verdict(ends, "looped", "iso-flops"))
+    assert str(verdict(ends, "looped", "drc")).endswith("Looped is ahead, but the intervals overlap.")
     assert verdict(ends, "looped", "mlp") is None
 
 
@@ -75,7 +76,8 @@ def test_presets_for_all_22_tasks_and_all_arms():
                 for arm in arms_for(shape):
                     config = preset(task, scale, arm, learner)
                     assert (config.task, config.scale, config.arm) == (task, scale, arm)
-            assert abstract_net(preset(task, scale)).flops(config.shape.observation(1), 1) > 0
+            whole = preset(task, scale)
+            assert abstract_net(whole).flops(whole.shape.observation(1), 1) > 0
 
 
 def test_the_grids_of_the_paper():
