@@ -407,6 +407,7 @@ def test_sigterm_saves_and_ends(tmp_path):
     assert not (folder / "policy").exists()
 
 
+@thorough  # in CI, a grid of such runs is killed
 def test_a_run_that_was_killed_ends_as_one_that_was_not(finished, tmp_path):
     """By SIGKILL, wherever it was: what is resumed ends with the bytes of a run that was left alone."""
     folder = tmp_path / "run"

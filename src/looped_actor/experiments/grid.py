@@ -139,7 +139,7 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
     if is_finished(place):
         return Ending.FINISHED.name
     mesh = start_devices(1)
-    if not jax.config.jax_compilation_cache_dir:
+    if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
         # Runs that differ in their seed only, and those that are begun again, compile the same programs.
         jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(stock) / "compiled"))
     # A worker whose parent was killed may be about to end: wait for it.
