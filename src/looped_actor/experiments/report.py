@@ -80,12 +80,16 @@ def _blocks(folder: pathlib.Path, made: dict[pathlib.Path, dict]) -> Iterator[Bl
     )
     for artifact in ARTIFACTS.values():
         own = {out: about for out, about in made.items() if about["artifact"] == artifact.id}
-        yield Heading(2, f"{artifact.title}: `{artifact.id}`")
-        yield Paragraph(f"*The paper:* {artifact.claim}")
-        if not own:
-            yield Paragraph(f"Not run here. `looped-actor reproduce plan {artifact.id}` says what it takes.")
+        if own:
+            yield Heading(2, f"{artifact.title}: `{artifact.id}`")
+            yield Paragraph(f"*The paper:* {artifact.claim}")
         for out, about in own.items():
             yield from _artifact(artifact, out, about)
+    missing = [name for name in ARTIFACTS if name not in {about["artifact"] for about in made.values()}]
+    if missing:
+        yield Heading(2, "Not made in this study")
+        yield Paragraph("\n".join(f"- {ARTIFACTS[name].title}: `{name}`" for name in missing))
+        yield Paragraph("`looped-actor reproduce plan ID` says what each takes.")
 
 
 def _artifact(artifact: Artifact, out: pathlib.Path, about: dict) -> Iterator[Block]:
