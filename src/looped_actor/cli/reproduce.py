@@ -56,6 +56,7 @@ def plan(
     learner: Learner = "ppo",
     seeds: int | None = None,
     tasks: tuple[str, ...] = (),
+    arms: tuple[str, ...] = (),
     budget: float = 1.0,
     change: Changes = (),
     accelerator: str = "b200",
@@ -78,6 +79,7 @@ def plan(
       learner: Of puzzles.
       seeds: Of each kind of run. Default: as many as in the paper.
       tasks: Only these of the environments that it shows.
+      arms: Only these of the arms that it compares.
       budget: Steps of every run, relative to the scale's.
       change: Fields to change in every run that has them, as ppo.learning_rate=3e-4.
       accelerator: What to count hours on: b200, h100 or a100.
@@ -94,7 +96,7 @@ def plan(
     _ = chosen.rate  # what is wrong with it is said before anything is timed
     start_devices(1)
     plans = {}
-    for name, keys in _keys(study, ids, learner, seeds, tasks).items():
+    for name, keys in _keys(study, ids, learner, seeds, tasks, arms).items():
         plans[name] = plan_runs(study, keys, chosen)
         if not as_json:
             _print_plan(name, study, plans[name], chosen)
@@ -121,6 +123,7 @@ def run(
     learner: Learner = "ppo",
     seeds: int | None = None,
     tasks: tuple[str, ...] = (),
+    arms: tuple[str, ...] = (),
     budget: float = 1.0,
     change: Changes = (),
     workers: int | None = None,
@@ -147,6 +150,7 @@ def run(
       learner: Of puzzles.
       seeds: Of each kind of run. Default: as many as in the paper.
       tasks: Only these of the environments that it shows.
+      arms: Only these of the arms that it compares.
       budget: Steps of every run, relative to the scale's.
       change: Fields to change in every run that has them, as ppo.learning_rate=3e-4.
       workers: Runs at a time. Default: one for each device; of a CPU, one for each core.
@@ -162,7 +166,7 @@ def run(
     from looped_actor.experiments.report import write_report
 
     study = _study(out, scale, budget, change)
-    wanted = _keys(study, ids, learner, seeds, tasks)
+    wanted = _keys(study, ids, learner, seeds, tasks, arms)
     keys = list(dict.fromkeys(key for own in wanted.values() for key in own))
     for key in keys:
         study.check(key)
@@ -206,7 +210,12 @@ def _study(out: pathlib.Path | None, scale: ScaleName, budget: float, change: tu
 
 
 def _keys(
-    study: "Study", ids: tuple[str, ...], learner: str, seeds: int | None, tasks: tuple[str, ...]
+    study: "Study",
+    ids: tuple[str, ...],
+    learner: str,
+    seeds: int | None,
+    tasks: tuple[str, ...],
+    arms: tuple[str, ...],
 ) -> dict[str, list["RunKey"]]:
     """The runs of each artifact that was asked for."""
     from looped_actor.experiments.artifacts import ARTIFACTS, artifact_named
@@ -218,12 +227,14 @@ def _keys(
     keys = {}
     for name in names:
         artifact = artifact_named(name)
-        # Of many figures, each is shown for those of the tasks that it has.
-        own = [t for t in tasks if t in artifact.tasks + artifact.also] if len(names) > 1 else list(tasks)
-        if tasks and not own:
-            continue
+        own, compared = list(tasks), list(arms)
+        if len(names) > 1:  # each is shown for those of the tasks and arms that it has
+            own = [task for task in tasks if task in artifact.tasks + artifact.also]
+            compared = [arm for arm in arms if arm in artifact.arms]
+            if (tasks and not own) or (arms and not compared):
+                continue
         cap = study.config(RunKey(artifact.tasks[0], learner, "looped", 0)).chosen_arm.max_loops
-        keys[name] = artifact.keys(learner, seeds, own, cap)
+        keys[name] = artifact.keys(learner, seeds, own, compared, cap)
     every = [key for own in keys.values() for key in own]
     unknown = study.unknown_changes(every)
     if unknown:

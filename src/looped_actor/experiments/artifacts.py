@@ -105,6 +105,7 @@ class Artifact:
         learner: str = "ppo",
         seeds: int | None = None,
         tasks: Sequence[str] = (),
+        arms: Sequence[str] = (),
         most_loops: int = 16,
     ) -> list[RunKey]:
         """The runs that it needs.
@@ -113,6 +114,7 @@ class Artifact:
           learner: of puzzles.
           seeds: how many of each kind. Default: the paper's.
           tasks: which of its tasks. Default: the paper's.
+          arms: which of its arms. Default: all.
           most_loops: arms that always loop more often than this are left out.
         """
         if seeds is not None and seeds < 1:
@@ -122,10 +124,13 @@ class Artifact:
                 raise ValueError(
                     f"{self.id} does not show {task}; it can show {', '.join(self.tasks + self.also)}"
                 )
-        arms = [arm for arm in self.arms if not _more_loops(arm, most_loops)]
+        for arm in arms:
+            if arm not in self.arms:
+                raise ValueError(f"{self.id} does not compare {arm}; it compares {', '.join(self.arms)}")
+        chosen = [arm for arm in arms or self.arms if not _more_loops(arm, most_loops)]
         return [
             RunKey(task, learner if task in PUZZLES else "gciql", arm, seed)
-            for task, arm, seed in itertools.product(tasks or self.tasks, arms, range(seeds or self.seeds))
+            for task, arm, seed in itertools.product(tasks or self.tasks, chosen, range(seeds or self.seeds))
         ]
 
 
