@@ -32,7 +32,11 @@ def main() -> None:
             shutil.copytree(run / "policy", kept / "policy")
         runs[run.name] = minutes_of(run)
     shutil.rmtree(out / "artifacts", ignore_errors=True)
-    shutil.copytree(options.study / "artifacts", out / "artifacts", ignore=shutil.ignore_patterns("*.parts"))
+    shutil.copytree(
+        options.study / "artifacts",
+        out / "artifacts",
+        ignore=shutil.ignore_patterns("*.parts", "*.safetensors"),
+    )
     for name in ("report.md", "report.html"):
         shutil.copy(options.study / name, out / name)
     facts = {"note": options.note, "core_minutes_of_training": round(sum(runs.values())), "minutes": runs}

@@ -40,7 +40,7 @@ MADE_FILE = "made.json"
 PUZZLES = ("boxoban", "rush-hour")
 PROBED_LEVELS = {"micro": 4_000, "small": 20_000}
 """Levels that probes are trained and tested on; at `paper`, the first 25,000 of each of two banks."""
-PLAYED_LEVELS = {"micro": 500, "small": 1_000}
+PLAYED_LEVELS = {"micro": 250, "small": 1_000}
 """Levels that are played for an analysis; at `paper`, the whole bank."""
 
 

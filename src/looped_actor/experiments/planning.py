@@ -2,9 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import cache
 from typing import NamedTuple
 
 from looped_actor.checks import above_zero
+from looped_actor.experiments.config import RunConfig
 from looped_actor.experiments.estimate import count, seconds_per_step
 from looped_actor.experiments.grid import RunKey, Study, is_finished
 from looped_actor.experiments.tasks import TASKS
@@ -58,7 +60,11 @@ class PlannedRuns(NamedTuple):
 
 def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list[PlannedRuns]:
     """What some runs take, and which of them are there."""
-    rates = {task: _flops_per_second(study, task, keys) for task in dict.fromkeys(key.task for key in keys)}
+    firsts = {key.task: key for key in reversed(keys)}
+    rates = {
+        task: _flops_per_second(replace(study.config(key), arm="iso-params", seed=0))
+        for task, key in firsts.items()
+    }
     planned = []
     for task, learner, arm in dict.fromkeys(key[:3] for key in keys):
         own = [key for key in keys if key[:3] == (task, learner, arm)]
@@ -89,8 +95,7 @@ def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list
     return planned
 
 
-def _flops_per_second(study: Study, task: str, keys: Sequence[RunKey]) -> float:
+@cache  # several figures need the same
+def _flops_per_second(config: RunConfig) -> float:
     """What one device of this machine reaches on a task: timed with one pass through the core."""
-    key = next(key for key in keys if key.task == task)
-    config = replace(study.config(key), arm="iso-params")
     return count(config).flops_per_step / seconds_per_step(config, _EXAMPLES)
