@@ -21,6 +21,17 @@ class OverSeeds(NamedTuple):
     levels: Interval
     """95%, of what these very runs would solve of all levels there might have been: Wilson's, pooled."""
 
+    def columns(self, played: str) -> dict[str, float | None]:
+        """Of a table in which levels, or episodes, were played."""
+        return {
+            "success": self.mean,
+            "deviation": self.deviation,
+            "seeds_low": self.seeds and self.seeds.low,
+            "seeds_high": self.seeds and self.seeds.high,
+            f"{played}_low": self.levels.low,
+            f"{played}_high": self.levels.high,
+        }
+
 
 def over_seeds(solved: Sequence[int], played: Sequence[int]) -> OverSeeds:
     """Success of some runs that were evaluated alike."""
@@ -52,9 +63,7 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
     for task, learner in distinct(lasts, "task", "learner"):
         for arm in [arm for arm in ARMS if of(lasts, task=task, learner=learner, arm=arm)]:
             own = of(lasts, task=task, learner=learner, arm=arm)
-            mean, deviation, seeds, levels = over_seeds(
-                [row["solved"] for row in own], [row["played"] for row in own]
-            )
+            success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
             optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
             table.append(
                 {
@@ -64,12 +73,7 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
                     "runs": len(own),
                     "steps": own[0]["steps"],
                     "played": own[0]["played"],
-                    "success": mean,
-                    "deviation": deviation,
-                    "seeds_low": seeds and seeds.low,
-                    "seeds_high": seeds and seeds.high,
-                    "levels_low": levels.low,
-                    "levels_high": levels.high,
+                    **success.columns("levels"),
                     "optimal_actions": float(np.mean(optimal)) if optimal else None,
                     "loops": float(np.mean([row["loops"] for row in own])),
                     "paper": own[0]["paper"],

@@ -5,6 +5,7 @@ import math
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
@@ -16,10 +17,69 @@ if TYPE_CHECKING:
     from looped_actor.experiments.grid import RunKey, Study
 
 app = tyro.extras.SubcommandApp()
-Ids = Annotated[tuple[str, ...], tyro.conf.Positional]
-ScaleName = Literal["micro", "small", "paper"]
-Learner = Literal["ppo", "imitation"]
-Changes = Annotated[tuple[str, ...], tyro.conf.arg(name="set")]
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which runs of which study."""
+
+    ids: Annotated[tuple[str, ...], tyro.conf.Positional]
+    """Which figures or tables, by `reproduce list`, or all."""
+    scale: Literal["micro", "small", "paper"] = "micro"
+    """Two CPU cores and hours, one GPU each, or the paper."""
+    learner: Literal["ppo", "imitation"] = "ppo"
+    """Of puzzles."""
+    seeds: int | None = None
+    """Of each kind of run. Default: as many as in the paper."""
+    tasks: tuple[str, ...] = ()
+    """Only these of the environments that it shows."""
+    arms: tuple[str, ...] = ()
+    """Only these of the arms that it compares."""
+    budget: float = 1.0
+    """Steps of every run, relative to the scale's."""
+    change: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
+    """Fields to change in every run that has them, as ppo.learning_rate=3e-4."""
+    out: pathlib.Path | None = None
+    """The folder of the study. Default: reproduction/SCALE."""
+
+    @property
+    def study(self) -> "Study":
+        """Where its runs are, and what they are like."""
+        from looped_actor.cli.train import changes_of
+        from looped_actor.experiments.grid import Study
+
+        folder = self.out or pathlib.Path("reproduction", self.scale)
+        return Study(folder, self.scale, self.budget, tuple(changes_of(self.change).items()))
+
+    @property
+    def keys(self) -> dict[str, list["RunKey"]]:
+        """The runs of each artifact that was asked for."""
+        from looped_actor.experiments.artifacts import ARTIFACTS, artifact_named
+        from looped_actor.experiments.grid import RunKey
+
+        names = tuple(ARTIFACTS) if "all" in self.ids else tuple(dict.fromkeys(self.ids))
+        if not names:
+            raise ValueError(f"which figure? {', '.join(ARTIFACTS)}, or all")
+        study, keys = self.study, {}
+        for name in names:
+            artifact = artifact_named(name)
+            tasks, arms = list(self.tasks), list(self.arms)
+            if len(names) > 1:  # each is shown for those of the tasks and arms that it has
+                tasks = [task for task in tasks if task in artifact.tasks + artifact.also]
+                arms = [arm for arm in arms if arm in artifact.arms]
+                if (self.tasks and not tasks) or (self.arms and not arms):
+                    continue
+            cap = study.config(RunKey(artifact.tasks[0], self.learner, "looped", 0)).chosen_arm.max_loops
+            keys[name] = artifact.keys(self.learner, self.seeds, tasks, arms, cap)
+        unknown = study.unknown_changes([key for own in keys.values() for key in own])
+        if unknown:
+            raise ValueError(
+                f"--set {unknown[0]}: no run has this field; `looped-actor train --dry-run` lists them"
+            )
+        return keys
+
+
+Which = Annotated[Selection, tyro.conf.OmitArgPrefixes]
 
 
 @app.command(name="list")
@@ -49,19 +109,10 @@ def list_artifacts() -> None:
 
 @app.command(name="plan")
 def plan(
-    ids: Ids,
-    /,
     *,
-    scale: ScaleName = "micro",
-    learner: Learner = "ppo",
-    seeds: int | None = None,
-    tasks: tuple[str, ...] = (),
-    arms: tuple[str, ...] = (),
-    budget: float = 1.0,
-    change: Changes = (),
+    which: Which,
     accelerator: str = "b200",
     utilisation: float | None = None,
-    out: pathlib.Path | None = None,
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
 ) -> None:
     """Say which runs a figure needs, what they cost here and on an accelerator, and which are there already.
@@ -74,29 +125,20 @@ def plan(
     Example: looped-actor reproduce plan all --scale paper --accelerator h100
 
     Args:
-      ids: Which figures or tables, by `reproduce list`, or all.
-      scale: Two CPU cores and hours, one GPU each, or the paper.
-      learner: Of puzzles.
-      seeds: Of each kind of run. Default: as many as in the paper.
-      tasks: Only these of the environments that it shows.
-      arms: Only these of the arms that it compares.
-      budget: Steps of every run, relative to the scale's.
-      change: Fields to change in every run that has them, as ppo.learning_rate=3e-4.
       accelerator: What to count hours on: b200, h100 or a100.
       utilisation: Share of its peak that is reached. Default: 0.055, from the hours that the authors report.
-      out: The folder of the study. Default: reproduction/SCALE.
       as_json: Print JSON instead of tables.
     """
     from looped_actor.devices import start_devices
     from looped_actor.experiments.planning import UTILISATION, Accelerator
     from looped_actor.experiments.planning import plan as plan_runs
 
-    study = _study(out, scale, budget, change)
+    study = which.study
     chosen = Accelerator(accelerator, UTILISATION if utilisation is None else utilisation)
     _ = chosen.rate  # what is wrong with it is said before anything is timed
     start_devices(1)
     plans = {}
-    for name, keys in _keys(study, ids, learner, seeds, tasks, arms).items():
+    for name, keys in which.keys.items():
         plans[name] = plan_runs(study, keys, chosen)
         if not as_json:
             _print_plan(name, study, plans[name], chosen)
@@ -116,21 +158,12 @@ def plan(
 
 @app.command(name="run")
 def run(
-    ids: Ids,
-    /,
     *,
-    scale: ScaleName = "micro",
-    learner: Learner = "ppo",
-    seeds: int | None = None,
-    tasks: tuple[str, ...] = (),
-    arms: tuple[str, ...] = (),
-    budget: float = 1.0,
-    change: Changes = (),
+    which: Which,
     workers: int | None = None,
     ray: str | None = None,
     accelerators: int = 0,
     retries: int = 3,
-    out: pathlib.Path | None = None,
 ) -> None:
     """Train what a figure needs, one run on each device, then make its tables and figures, and the report.
 
@@ -145,19 +178,10 @@ def run(
     Example: looped-actor reproduce run all --scale paper --ray auto --accelerators 1 --out /shared/paper
 
     Args:
-      ids: Which figures or tables, by `reproduce list`, or all.
-      scale: Two CPU cores and hours, one GPU each, or the paper.
-      learner: Of puzzles.
-      seeds: Of each kind of run. Default: as many as in the paper.
-      tasks: Only these of the environments that it shows.
-      arms: Only these of the arms that it compares.
-      budget: Steps of every run, relative to the scale's.
-      change: Fields to change in every run that has them, as ppo.learning_rate=3e-4.
       workers: Runs at a time. Default: one for each device; of a CPU, one for each core.
       ray: Use a Ray cluster instead of processes of this machine: its address, auto, or local to start one.
       accelerators: Over Ray, GPUs of each run.
       retries: How often a run whose process dies is begun again.
-      out: The folder of the study. Default: reproduction/SCALE.
     """
     from looped_actor.devices import start_devices
     from looped_actor.experiments.artifacts import artifact_named, make_artifact
@@ -165,8 +189,7 @@ def run(
     from looped_actor.experiments.grid import is_finished
     from looped_actor.experiments.report import write_report
 
-    study = _study(out, scale, budget, change)
-    wanted = _keys(study, ids, learner, seeds, tasks, arms)
+    study, wanted = which.study, which.keys
     keys = list(dict.fromkeys(key for own in wanted.values() for key in own))
     for key in keys:
         study.check(key)
@@ -178,7 +201,7 @@ def run(
             fan_out([study.job(key) for key in missing], pool, show)
     mesh = start_devices()
     for name, own in wanted.items():
-        made = make_artifact(artifact_named(name), study, own, learner, mesh, progress_bar)
+        made = make_artifact(artifact_named(name), study, own, which.learner, mesh, progress_bar)
         for path in sorted(made.glob("*.txt")):
             print(path.read_text().strip())
     for path in write_report(study.folder):
@@ -200,48 +223,6 @@ def report(*, out: pathlib.Path = pathlib.Path("reproduction", "micro")) -> None
 
     for path in write_report(out):
         print(path)
-
-
-def _study(out: pathlib.Path | None, scale: ScaleName, budget: float, change: tuple[str, ...]) -> "Study":
-    from looped_actor.cli.train import changes_of
-    from looped_actor.experiments.grid import Study
-
-    return Study(out or pathlib.Path("reproduction", scale), scale, budget, tuple(changes_of(change).items()))
-
-
-def _keys(
-    study: "Study",
-    ids: tuple[str, ...],
-    learner: str,
-    seeds: int | None,
-    tasks: tuple[str, ...],
-    arms: tuple[str, ...],
-) -> dict[str, list["RunKey"]]:
-    """The runs of each artifact that was asked for."""
-    from looped_actor.experiments.artifacts import ARTIFACTS, artifact_named
-    from looped_actor.experiments.grid import RunKey
-
-    names = tuple(ARTIFACTS) if "all" in ids else tuple(dict.fromkeys(ids))
-    if not names:
-        raise ValueError(f"which figure? {', '.join(ARTIFACTS)}, or all")
-    keys = {}
-    for name in names:
-        artifact = artifact_named(name)
-        own, compared = list(tasks), list(arms)
-        if len(names) > 1:  # each is shown for those of the tasks and arms that it has
-            own = [task for task in tasks if task in artifact.tasks + artifact.also]
-            compared = [arm for arm in arms if arm in artifact.arms]
-            if (tasks and not own) or (arms and not compared):
-                continue
-        cap = study.config(RunKey(artifact.tasks[0], learner, "looped", 0)).chosen_arm.max_loops
-        keys[name] = artifact.keys(learner, seeds, own, compared, cap)
-    every = [key for own in keys.values() for key in own]
-    unknown = study.unknown_changes(every)
-    if unknown:
-        raise ValueError(
-            f"--set {unknown[0]}: no run has this field; `looped-actor train --dry-run` lists them"
-        )
-    return keys
 
 
 def _print_plan(name: str, study: "Study", rows: Sequence[Any], accelerator: Any) -> None:

@@ -222,9 +222,7 @@ def _worlds(making: Making) -> None:
         own = [facts for key, facts in lasts.items() if (key.task, key.arm) == (task, arm)]
         for number in (0, *TASKS):
             parts = [facts["by_task"][str(number)] if number else facts for facts in own]
-            mean, deviation, seeds, episodes = over_seeds(
-                [part["solved"] for part in parts], [part["episodes"] for part in parts]
-            )
+            success = over_seeds([part["solved"] for part in parts], [part["episodes"] for part in parts])
             told = reported.WORLDS.get((task, number, arm))
             rows.append(
                 {
@@ -235,12 +233,7 @@ def _worlds(making: Making) -> None:
                     "name": reported.WORLD_TASKS[task][number - 1] if number else "all",
                     "runs": len(own),
                     "episodes": parts[0]["episodes"],
-                    "success": mean,
-                    "deviation": deviation,
-                    "seeds_low": seeds and seeds.low,
-                    "seeds_high": seeds and seeds.high,
-                    "episodes_low": episodes.low,
-                    "episodes_high": episodes.high,
+                    **success.columns("episodes"),
                     "paper": told and told.mean,
                     "paper_deviation": told and told.deviation,
                 }

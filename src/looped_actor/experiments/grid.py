@@ -134,7 +134,7 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
       folder: of the run.
       stock: where levels and data are kept that several runs learn from.
     """
-    from_config = from_json(OfflineConfig if config["task"] in WORLDS else OnlineConfig, config)
+    wanted = from_json(OfflineConfig if config["task"] in WORLDS else OnlineConfig, config)
     place = pathlib.Path(folder)
     if is_finished(place):
         return Ending.FINISHED.name
@@ -145,9 +145,9 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
     # A worker whose parent was killed may be about to end: wait for it.
     with held(place / "worker.lock", wait=True):
         if not (place / CONFIG_FILE).exists():
-            _stock_up(from_config, place, pathlib.Path(stock))
-            begin_run(from_config, place)
-        _check_same(from_config, place)
+            _stock_up(wanted, place, pathlib.Path(stock))
+            begin_run(wanted, place)
+        _check_same(wanted, place)
         ending = train_run(read_run(place), place, mesh)
     if ending is not Ending.FINISHED:
         raise InterruptedError(f"it was asked to end, and is saved: {ending.name}")
