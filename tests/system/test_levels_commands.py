@@ -86,6 +86,7 @@ def test_import(tmp_path):
     assert len(open_bank(tmp_path / "rush-hour-train.levels")) == 1
 
 
+@thorough  # in CI, a grid of runs is killed, and batches are found again
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks for processes in /proc")
 def test_a_killed_job_goes_on(tmp_path):
     """kill -9 of the parent in mid-work; the same command then ends with the same bytes as one not killed."""

@@ -7,13 +7,12 @@ import re
 import shutil
 import signal
 import subprocess
-import sys
 import time
 
 import pytest
 from test_commands import COMMAND, UNOPTIMISED
+from test_worlds import command
 
-from looped_actor.batches import default_workers
 from looped_actor.experiments.artifacts import ARTIFACTS
 from looped_actor.experiments.fanout import RayTasks, fan_out
 from looped_actor.experiments.grid import RunKey, Study, is_finished
@@ -121,17 +120,19 @@ def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
             os.kill(held[0], signal.SIGKILL)
 
     with RayTasks("local", workers=2) as pool:
-        fan_out([study.job(key) for key in KEYS], pool, kill_once, seconds=0.02)
-        # Batches of levels go the same way.
-        recipe, wanted = RushHourRecipe(height=5, width=5), {"some": 40}
-        by_ray = generate(recipe, wanted, workers=pool)["some"]
+        fan_out([study.job(key) for key in KEYS], pool, kill_once, seconds=0.1)
     assert killed
     for key in KEYS:
         for name in ("metrics.csv", "policy/policy.safetensors"):
             mine, theirs = (folder / "runs" / key.name / name for folder in (tmp_path, left_alone))
             assert mine.read_bytes() == theirs.read_bytes(), (key, name)
-    here = generate(recipe, wanted, workers=default_workers())["some"]
-    assert by_ray.info.checksum == here.info.checksum
+
+
+def test_batches_of_levels_over_ray():
+    recipe, wanted = RushHourRecipe(height=5, width=5), {"some": 10}
+    with RayTasks("local", workers=2, reuse=True) as pool:
+        by_ray = generate(recipe, wanted, workers=pool)["some"]
+    assert by_ray.info.checksum == generate(recipe, wanted, workers=1)["some"].info.checksum
 
 
 def _holds(process, path):
@@ -190,22 +191,16 @@ def test_other_settings_in_the_same_folder_are_refused(left_alone):
     ],
 )
 def test_mistakes_end_in_one_line(words, message, monkeypatch, capsys, tmp_path):
-    from looped_actor.cli.main import main
-
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sys, "argv", ["looped-actor", "reproduce", *words])
     with pytest.raises(SystemExit) as ended:
-        main()
+        command(monkeypatch, "reproduce", *words)
     assert ended.value.code == 2
     assert message in " ".join(capsys.readouterr().err.split())
 
 
 def test_a_plan_knows_what_is_there(left_alone, monkeypatch, capsys):
-    from looped_actor.cli.main import main
-
     words = ["plan", *FIGURE[:1], "--seeds", "3", "--json", "--out", str(left_alone), "--set", *SETTINGS]
-    monkeypatch.setattr(sys, "argv", ["looped-actor", "reproduce", *words])
-    main()
+    command(monkeypatch, "reproduce", *words)
     (row,) = json.loads(capsys.readouterr().out)["loops-against-pushes"]
     assert (row["runs"], row["finished"], row["begun"], row["steps"]) == (3, 2, 0, 24 * 128)
     assert row["expected_flops"] == pytest.approx(9.8 / 16 * row["flops"], rel=0.01)
