@@ -173,9 +173,8 @@ def _histogram(rows: Sequence[Row]) -> Drawn:
             axis.stairs(share, edges, color=colour, label=f"{label_of(some[0])}, {run}: {mean:.1f}")
             name, cap = f"{TITLES[task]} {run}, {label_of(some[0])}", int(x[-1])
             sentences.append(f"{name}: {mean:.1f}, {share[-1]:.0%} at the cap of {cap}")
-        axis.set(
-            title=TITLES[task], xlabel="loops of a decision", ylabel="share of decisions", ylim=(0, None)
-        )
+        axis.set(title=TITLES[task], xlabel="loops of a decision", ylabel="share of decisions")
+        axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend
         axis.legend(frameon=False, fontsize=7, loc="upper left")
     return Drawn(figure, "Mean loops of a decision: " + "; ".join(sentences) + ".")
 
