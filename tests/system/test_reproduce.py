@@ -181,6 +181,7 @@ def test_other_settings_in_the_same_folder_are_refused(left_alone):
         (["plan"], "which figure?"),
         (["plan", "boxoban-curves", "--tasks", "scene"], "does not show scene; it can show boxoban"),
         (["plan", "boxoban-curves", "--arms", "mlp"], "does not compare mlp; it compares looped"),
+        (["plan", "adaptive-against-fixed", "--arms", "fixed-4"], "looped must be among its arms"),
         (["plan", "boxoban-curves", "--seeds", "0"], "seeds is 0"),
         (["plan", "boxoban-curves", "--budget", "0"], "budget is 0"),
         (["plan", "boxoban-curves", "--set", "ppo.lr=1"], "no run has this field"),

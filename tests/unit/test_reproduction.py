@@ -1,5 +1,6 @@
 """What reproduction is made of: seeds as one, verdicts, the paper's numbers, grids, processes that die."""
 
+import json
 import os
 import pathlib
 import signal
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from looped_actor.analysis.seeds import ends_table, over_seeds, verdict
+from looped_actor.analysis.tables import read_table
 from looped_actor.experiments import reported
 from looped_actor.experiments.arms import arms_for
 from looped_actor.experiments.artifacts import ARTIFACTS
@@ -16,8 +18,9 @@ from looped_actor.experiments.fanout import Job, Processes, WorkError, fan_out
 from looped_actor.experiments.grid import MICRO_EVALUATIONS, MICRO_STEPS, RunKey, Study
 from looped_actor.experiments.policies import abstract_net
 from looped_actor.experiments.presets import preset
+from looped_actor.experiments.report import write_report
 from looped_actor.experiments.tasks import TASKS
-from looped_actor.files import held
+from looped_actor.files import held, write_whole
 from looped_actor.offline.ogbench import TASKS as WORLD_TASKS
 from looped_actor.offline.ogbench import WORLDS
 
@@ -152,3 +155,25 @@ def test_a_lock_is_held_by_one(tmp_path):
         pass
     with held(tmp_path / "lock"):
         pass
+
+
+def test_the_ogbench_table_and_its_report(tmp_path):
+    """From evaluations to rows by world and task, with the paper's beside them, and to the report."""
+    artifact = ARTIFACTS["ogbench-table"]
+    keys = artifact.keys(seeds=2, tasks=["scene"])
+    study = Study(tmp_path)
+    for key in keys:
+        tasks = {str(n): {"solved": key.seed + n, "episodes": 10} for n in WORLD_TASKS}
+        facts = {"solved": 15 + 5 * key.seed, "episodes": 50, "by_task": tasks}
+        write_whole(study.folder_of(key) / "evaluations" / "000000000100.json", json.dumps(facts).encode())
+    out = tmp_path / "artifacts" / "ogbench-table"
+    made = {"artifact": "ogbench-table", "scale": "micro", "runs": [list(key) for key in keys]}
+    write_whole(out / "made.json", json.dumps(made).encode())
+    markdown, _ = write_report(tmp_path)
+    rows = read_table(out / "worlds.csv", ("task", "arm", "number", "success", "paper"))
+    assert len(rows) == 3 * 6
+    drawer = next(row for row in rows if (row["arm"], row["name"]) == ("looped", "put in drawer"))
+    assert (drawer["success"], drawer["paper"], drawer["runs"]) == (0.45, 0.436, 2)
+    whole = next(row for row in rows if (row["arm"], row["number"]) == ("iso-flops", 0))
+    assert (whole["success"], whole["paper"]) == (0.35, 0.682)
+    assert "| put in drawer | 45.0 +- 7.1% |" in markdown.read_text()

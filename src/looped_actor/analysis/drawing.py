@@ -1,5 +1,6 @@
 """How figures look, and how they are saved: what all of them share."""
 
+import importlib.util
 import pathlib
 from typing import Any
 
@@ -19,12 +20,17 @@ TITLES = {
 }
 
 
+def check_matplotlib() -> None:
+    """Raise an error if nothing can be drawn: better before long work than after."""
+    if importlib.util.find_spec("matplotlib") is None:
+        raise ValueError("figures need matplotlib: pip install 'looped-actor[figures]'")
+
+
 def new_axes(columns: int, width: float = 4.6, height: float = 3.6, rows: int = 1) -> tuple[Any, Any]:
     """A figure with panels, empty."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise ValueError("figures need matplotlib: pip install 'looped-actor[figures]'") from None
+    check_matplotlib()
+    import matplotlib
+
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 

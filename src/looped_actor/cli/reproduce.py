@@ -183,12 +183,14 @@ def run(
       accelerators: Over Ray, GPUs of each run.
       retries: How often a run whose process dies is begun again.
     """
+    from looped_actor.analysis.drawing import check_matplotlib
     from looped_actor.devices import start_devices
     from looped_actor.experiments.artifacts import artifact_named, make_artifact
     from looped_actor.experiments.fanout import Processes, RayTasks, fan_out
     from looped_actor.experiments.grid import is_finished
     from looped_actor.experiments.report import write_report
 
+    check_matplotlib()
     study, wanted = which.study, which.keys
     keys = list(dict.fromkeys(key for own in wanted.values() for key in own))
     for key in keys:

@@ -127,6 +127,8 @@ class Artifact:
         for arm in arms:
             if arm not in self.arms:
                 raise ValueError(f"{self.id} does not compare {arm}; it compares {', '.join(self.arms)}")
+        if arms and self.analyse is not None and "looped" not in arms:
+            raise ValueError(f"{self.id} looks at loops: looped must be among its arms")
         chosen = [arm for arm in arms or self.arms if not _more_loops(arm, most_loops)]
         return [
             RunKey(task, learner if task in PUZZLES else "gciql", arm, seed)
