@@ -13,6 +13,7 @@ import pytest
 from test_commands import COMMAND, UNOPTIMISED
 from test_worlds import command
 
+from helpers import thorough
 from looped_actor.experiments.artifacts import ARTIFACTS
 from looped_actor.experiments.fanout import RayTasks, fan_out
 from looped_actor.experiments.grid import RunKey, Study, is_finished
@@ -128,6 +129,7 @@ def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
             assert mine.read_bytes() == theirs.read_bytes(), (key, name)
 
 
+@thorough
 def test_batches_of_levels_over_ray():
     recipe, wanted = RushHourRecipe(height=5, width=5), {"some": 10}
     with RayTasks("local", workers=2, reuse=True) as pool:
