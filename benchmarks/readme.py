@@ -45,10 +45,9 @@ def main() -> None:
                 raise SystemExit(f"this failed: {line}")
             steps.append({"command": line, "minutes": round((time.monotonic() - start) / 60, 2)})
         minutes = (time.monotonic() - begun) / 60
-        reports = sorted(str(p.relative_to(project)) for p in project.glob("reproduction/**/report.html"))
-        figures = sum(
-            p.read_text().count("data:image/png") for p in project.glob("reproduction/**/report.html")
-        )
+        pages = sorted(project.glob("reproduction/**/report.html"))
+        reports = [str(page.relative_to(project)) for page in pages]
+        figures = sum(page.read_text().count("data:image/png") for page in pages)
         facts = {"minutes": round(minutes, 1), "reports": reports, "figures": figures, "steps": steps}
     write_record(out, facts)
 

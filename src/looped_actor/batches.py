@@ -45,9 +45,16 @@ def no_progress(done: int, total: int) -> None:
     """Tell nobody."""
 
 
+def own_cores() -> set[int]:
+    """Those that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
 def default_workers() -> int:
     """One for each core that this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return len(own_cores())
 
 
 def run_batches(

@@ -12,6 +12,8 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from looped_actor.batches import default_workers
+
 DATA = "data"
 ROWS: Any = PartitionSpec(DATA)
 EVERYWHERE: Any = PartitionSpec()
@@ -37,8 +39,7 @@ MOST_CORES = 8
 
 def _own_cores() -> int:
     """Cores that this process may use, rounded down to a power of two, which divides more batches."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return min(MOST_CORES, 2 ** int(math.log2(cores)))
+    return min(MOST_CORES, 2 ** int(math.log2(default_workers())))
 
 
 def shardings(mesh: Mesh, specs: Any) -> Any:

@@ -22,7 +22,7 @@ from looped_actor.analysis.drawing import (
     save_figure,
     shades,
 )
-from looped_actor.analysis.seeds import ends_table
+from looped_actor.analysis.seeds import ends_table, percent
 from looped_actor.analysis.tables import Row, distinct, of, read_table
 
 FEWEST_LEVELS = 5
@@ -293,7 +293,7 @@ def _curves(rows: Sequence[Row]) -> Drawn:
         panels[0].legend(frameon=False, fontsize=8)
         ends = ends_table(own)
         _draw_ends(panels[-1], ends)
-        each = ", ".join(f"{ARMS[row['arm']]} {_mean_and_deviation(row)}" for row in ends)
+        each = ", ".join(f"{ARMS[row['arm']]} {percent(row['success'], row['deviation'])}" for row in ends)
         said.append(f"{TITLES[task]}, {own[0]['learner']}: {each} solved at the end.")
     seeds = len(distinct(rows, "seed"))
     worlds = ", ".join(TITLES[task] for task in tasks)
@@ -340,11 +340,6 @@ def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
         axis.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _mean_and_deviation(row: Row) -> str:
-    spread = "" if row["deviation"] is None else f" +- {100 * row['deviation']:.1f}"
-    return f"{100 * row['success']:.1f}{spread}%"
-
-
 def _worlds(rows: Sequence[Row]) -> Drawn:
     """Success by world and arm, mean and deviation over seeds, with the paper's beside it."""
     whole = of(rows, number=0)
@@ -360,7 +355,7 @@ def _worlds(rows: Sequence[Row]) -> Drawn:
         axis.set_xticks(range(len(own)), [ARMS[row["arm"]] for row in own], fontsize=8)
         axis.set(title=TITLES[world], ylim=(0, 1))
     axes[0][0].set_ylabel("success; diamonds: the paper, at its scale")
-    said = [f"{TITLES[r['task']]} {ARMS[r['arm']]} {_mean_and_deviation(r)}" for r in whole]
+    said = [f"{TITLES[r['task']]} {ARMS[r['arm']]} {percent(r['success'], r['deviation'])}" for r in whole]
     return Drawn(figure, f"OGBench: {', '.join(said)}.")
 
 

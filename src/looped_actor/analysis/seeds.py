@@ -51,6 +51,13 @@ def t_interval(values: np.ndarray) -> Interval:
     return Interval(max(0.0, float(values.mean() - half)), min(1.0, float(values.mean() + half)))
 
 
+def percent(mean: float | None, deviation: float | None) -> str:
+    """A mean and its deviation, for people."""
+    if mean is None:
+        return "-"
+    return f"{100 * mean:.1f}" + ("%" if deviation is None else f" +- {100 * deviation:.1f}%")
+
+
 def last_evaluations(rows: Sequence[Row]) -> list[Row]:
     """The last row of each run."""
     return [max(of(rows, run=run), key=lambda row: row["steps"]) for run in distinct(rows, "run")]

@@ -202,11 +202,14 @@ def run(
         with pool, _status_table() as show:
             fan_out([study.job(key) for key in missing], pool, show)
     mesh = start_devices()
-    for name, own in wanted.items():
-        made = make_artifact(artifact_named(name), study, own, which.learner, mesh, progress_bar)
-        for path in sorted(made.glob("*.txt")):
-            print(path.read_text().strip())
-    for path in write_report(study.folder):
+    made = [
+        make_artifact(artifact_named(name), study, own, which.learner, mesh, progress_bar)
+        for name, own in wanted.items()
+    ]
+    written = write_report(study.folder)
+    for path in [path for folder in made for path in sorted(folder.glob("*.txt"))]:
+        print(path.read_text().strip())
+    for path in written:
         print(path)
 
 

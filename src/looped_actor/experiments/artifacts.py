@@ -23,13 +23,14 @@ from looped_actor.experiments.analyses import (
     analyse_histogram,
     evaluation_rows,
     evaluations_of,
-    finished,
     quietly,
 )
-from looped_actor.experiments.config import OnlineConfig, read_config
+from looped_actor.experiments.config import OnlineConfig
 from looped_actor.experiments.grid import STOCK_FOLDER, RunKey, Study
-from looped_actor.experiments.policies import finished_policy
+from looped_actor.experiments.online import LEVELS_FOLDER
+from looped_actor.experiments.policies import WEIGHTS_FILE, finished_policy
 from looped_actor.experiments.probing import ProbeRequest, analyse_probes
+from looped_actor.experiments.runs import read_run
 from looped_actor.files import write_whole
 from looped_actor.levels import generate, open_bank, write_bank
 from looped_actor.offline.ogbench import TASKS, WORLDS
@@ -149,15 +150,12 @@ def folder_of(study: Study, artifact: Artifact, learner: str) -> pathlib.Path:
 def make_artifact(
     artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: str, mesh: Mesh, stage: Stage
 ) -> pathlib.Path:
-    """Make its tables and figures from finished runs, unless they were made from these very ones."""
+    """Analyse finished runs, unless it was done with these very ones; the report assembles the rest."""
     out = folder_of(study, artifact, learner)
-    making = Making(study, keys, out, mesh, stage)
     made = _made_of(artifact, study, keys, learner)
-    if artifact.assemble is not None:
-        artifact.assemble(making)
-    if artifact.analyse is not None and made_of(out).get("policies") != made["policies"]:
-        artifact.analyse(making)
     if made_of(out).get("policies") != made["policies"]:
+        if artifact.analyse is not None:
+            artifact.analyse(Making(study, keys, out, mesh, stage))
         write_whole(out / MADE_FILE, (json.dumps(made, indent=1) + "\n").encode())
     return out
 
@@ -168,7 +166,8 @@ def assemble_again(artifact: Artifact, folder: pathlib.Path, out: pathlib.Path) 
     there = all((study.folder_of(key) / "evaluations").is_dir() for key in keys)
     if artifact.assemble is not None and there:
         artifact.assemble(Making(study, keys, out, None, quietly))
-    draw_folder(out)
+    for table, sentence in draw_folder(out).items():
+        write_whole(out / f"{table}.txt", (sentence + "\n").encode())
 
 
 def made_of(out: pathlib.Path) -> dict[str, Any]:
@@ -196,7 +195,7 @@ def _checksum(folder: pathlib.Path) -> str:
     policy = finished_policy(folder)
     if policy is None:
         raise ValueError(f"{folder}: this run is not finished")
-    return hashlib.sha256((policy / "policy.safetensors").read_bytes()).hexdigest()[:24]
+    return hashlib.sha256((policy / WEIGHTS_FILE).read_bytes()).hexdigest()[:24]
 
 
 def _curves(making: Making) -> None:
@@ -205,11 +204,11 @@ def _curves(making: Making) -> None:
         told = reported.PUZZLES.get((row["task"], row["arm"])) if row["learner"] == "PPO" else None
         rows.append({**row, "paper": told and told.mean, "paper_deviation": told and told.deviation})
     write_table(making.out / "ends.csv", ends_table(rows))
-    finished(making.out, "curves", rows)
+    write_table(making.out / "curves.csv", rows)
 
 
 def _caps(making: Making) -> None:
-    cap = read_config(making.looped[0] / "config.json").chosen_arm.max_loops
+    cap = read_run(making.looped[0]).chosen_arm.max_loops
     caps, fixed = (tuple(n for n in some if n <= 2 * cap) for some in ((1, 2, 4, 8, 16, 32), (4, 8, 16)))
     options: Any = {"caps": caps, "fixed": fixed, "count": making.levels, "stage": making.stage}
     analyse_caps(making.looped, making.on_devices, making.out, **options)
@@ -240,7 +239,7 @@ def _worlds(making: Making) -> None:
                     "paper_deviation": told and told.deviation,
                 }
             )
-    finished(making.out, "worlds", rows)
+    write_table(making.out / "worlds.csv", rows)
 
 
 def _probes(making: Making) -> None:
@@ -257,7 +256,7 @@ def _probes(making: Making) -> None:
 def _probed_bank(making: Making) -> pathlib.Path:
     """Levels of the kind that was held out, and none that was learned from."""
     folder = making.looped[0]
-    config = read_config(folder / "config.json")
+    config = read_run(folder)
     assert isinstance(config, OnlineConfig)
     count = PROBED_LEVELS[making.study.scale]
     if config.levels.train:
@@ -266,7 +265,7 @@ def _probed_bank(making: Making) -> pathlib.Path:
     assert recipe is not None
     path = making.study.folder / STOCK_FOLDER / f"probed-{config.learner}-{count}.levels"
     if not path.is_file():
-        learned = open_bank(folder / "levels" / "train.levels")
+        learned = open_bank(folder / LEVELS_FOLDER / "train.levels")
         other = replace(recipe, seed=recipe.seed + 1_000)
         with making.stage("levels to probe on") as progress:
             options: Any = {"without": learned, "workers": default_workers(), "progress": progress}

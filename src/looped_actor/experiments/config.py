@@ -4,7 +4,7 @@ import hashlib
 import json
 import pathlib
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Any, Literal
 
 from looped_actor.algorithms import (
     Acting,
@@ -284,5 +284,10 @@ def read_config(path: pathlib.Path) -> RunConfig:
         raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
     except ValueError as error:
         raise ConfigError(f"{path}: this is not JSON ({error})") from None
+    return config_from(data, str(path))
+
+
+def config_from(data: Any, where: str = "config") -> RunConfig:
+    """A configuration of either kind, from JSON."""
     offline = isinstance(data, dict) and data.get("task") in WORLDS
-    return from_json(OfflineConfig if offline else OnlineConfig, data, str(path))
+    return from_json(OfflineConfig if offline else OnlineConfig, data, where)

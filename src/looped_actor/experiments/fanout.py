@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple
 
-from looped_actor.batches import Pool, end_with_parent
+from looped_actor.batches import Pool, default_workers, end_with_parent, own_cores
 
 Platform = Literal["cpu", "gpu", "tpu"]
 SECONDS_TO_SAVE = 120
@@ -45,7 +45,7 @@ def devices_here() -> Devices:
     if found.returncode:
         raise ChildProcessError(f"JAX does not start here: {found.stderr.strip().splitlines()[-1]}")
     platform, count = found.stdout.split()
-    return Devices(platform, len(_cores()) if platform == "cpu" else int(count))
+    return Devices(platform, default_workers() if platform == "cpu" else int(count))
 
 
 class Processes:
@@ -154,7 +154,7 @@ class RayTasks:
         if address == "local":
             # Of this machine and for this command only.
             os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-            options |= {"num_cpus": workers or len(_cores()), "include_dashboard": False}
+            options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
             options["_node_ip_address"] = "127.0.0.1"
         elif workers is not None:
             raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
@@ -168,7 +168,6 @@ class RayTasks:
         uses = 0 if reuse else 1
         self._run = ray.remote(num_gpus=accelerators, max_retries=retries, max_calls=uses)(_answer)
         self.workers = max(1, int(ray.cluster_resources().get("GPU" if accelerators else "CPU", 1)))
-        self.retries = retries
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
         """Have something done. It raises a `WorkError`, or a `ChildProcessError` if it died too often."""
@@ -245,10 +244,9 @@ def fan_out(
 
 
 def _status(job: Job, future: Future) -> Status:
-    if future.done():
-        state = "failed" if future.exception() else "finished"
-        return Status(job.name, state, job.standing())
     standing = job.standing()
+    if future.done():
+        return Status(job.name, "failed" if future.exception() else "finished", standing)
     under_way = future.running() or standing.done > 0
     return Status(job.name, "running" if under_way else "waiting", standing)
 
@@ -276,16 +274,9 @@ def _in_a_slot(place: tuple[int, int, Platform], sending: Any, work: Callable, a
     end_with_parent()
     if platform == "cpu":
         if hasattr(os, "sched_setaffinity"):
-            cores = sorted(_cores())
+            cores = sorted(own_cores())
             os.sched_setaffinity(0, set(cores[slot % len(cores) :: min(slots, len(cores))]))
     else:
         # Read when JAX first looks for devices, which is after this.
         os.environ["CUDA_VISIBLE_DEVICES" if platform == "gpu" else "TPU_VISIBLE_CHIPS"] = str(slot)
     sending.send(_answer(work, arguments))
-
-
-def _cores() -> set[int]:
-    """Those that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))

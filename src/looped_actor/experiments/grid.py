@@ -12,8 +12,8 @@ import jax
 
 from looped_actor.checks import above_zero
 from looped_actor.devices import start_devices
-from looped_actor.experiments.codec import field_paths, from_json, key_of, replaced, to_json
-from looped_actor.experiments.config import CONFIG_FILE, OfflineConfig, OnlineConfig, RunConfig, read_config
+from looped_actor.experiments.codec import field_paths, key_of, replaced, to_json
+from looped_actor.experiments.config import CONFIG_FILE, OfflineConfig, RunConfig, config_from, read_config
 from looped_actor.experiments.fanout import Job, Standing
 from looped_actor.experiments.offline import DATA_FOLDER, prepare_data
 from looped_actor.experiments.online import LEVELS_FOLDER, prepare_levels
@@ -82,10 +82,6 @@ class Study:
             config = replace(config, evaluate_every=-(-config.iterations // MICRO_EVALUATIONS))
         return config
 
-    def standing(self, key: RunKey) -> Standing:
-        """How far a run is."""
-        return standing_of(self.folder_of(key))
-
     def unknown_changes(self, keys: Sequence[RunKey]) -> list[str]:
         """Fields to change that no run has."""
         there = {path for key in keys for path in field_paths(replace(self, changes=()).config(key))}
@@ -134,8 +130,7 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
       folder: of the run.
       stock: where levels and data are kept that several runs learn from.
     """
-    wanted = from_json(OfflineConfig if config["task"] in WORLDS else OnlineConfig, config)
-    place = pathlib.Path(folder)
+    wanted, place = config_from(config), pathlib.Path(folder)
     if is_finished(place):
         return Ending.FINISHED.name
     mesh = start_devices(1)

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from looped_actor.analysis.drawing import ARMS, TITLES
-from looped_actor.analysis.seeds import verdict
+from looped_actor.analysis.seeds import percent, verdict
 from looped_actor.analysis.tables import Row, of, read_table
 from looped_actor.experiments.artifacts import ARTIFACTS, ARTIFACTS_FOLDER, Artifact, assemble_again, made_of
 from looped_actor.files import write_whole
@@ -121,21 +121,21 @@ def _ends(rows: Sequence[Row]) -> Table:
             str(row["runs"]),
             f"{row['steps']:,}",
             f"{row['played']:,}",
-            _percent(row["success"], row["deviation"]),
+            percent(row["success"], row["deviation"]),
             _between(row["levels_low"], row["levels_high"]),
             _between(row["seeds_low"], row["seeds_high"]),
             f"{row['loops']:.1f}",
         ]
         if taught:
             cells.append(f"{100 * row['optimal_actions']:.1f}%")
-        cells.append(_percent(row["paper"], row["paper_deviation"]))
+        cells.append(percent(row["paper"], row["paper_deviation"]))
         body.append(cells)
     return Table([[*head, *(["optimal actions"] if taught else []), "the paper"], *body])
 
 
 def _worlds(rows: Sequence[Row]) -> Table:
     arms = list(dict.fromkeys(row["arm"] for row in rows))
-    head = ["", *_flat(*((ARMS[arm], "95% over episodes", "the paper") for arm in arms))]
+    head = ["", *(title for arm in arms for title in (ARMS[arm], "95% over episodes", "the paper"))]
     body = []
     for task, number in dict.fromkeys((row["task"], row["number"]) for row in rows):
         own = of(rows, task=task, number=number)
@@ -143,22 +143,12 @@ def _worlds(rows: Sequence[Row]) -> Table:
         for arm in arms:
             row = of(own, arm=arm)[0]
             cells += [
-                _percent(row["success"], row["deviation"]),
+                percent(row["success"], row["deviation"]),
                 _between(row["episodes_low"], row["episodes_high"]),
-                _percent(row["paper"], row["paper_deviation"]),
+                percent(row["paper"], row["paper_deviation"]),
             ]
         body.append(cells)
     return Table([head, *body])
-
-
-def _flat(*groups: Sequence[str]) -> list[str]:
-    return [name for group in groups for name in group]
-
-
-def _percent(mean: float | None, deviation: float | None) -> str:
-    if mean is None:
-        return "-"
-    return f"{100 * mean:.1f}" + ("%" if deviation is None else f" +- {100 * deviation:.1f}%")
 
 
 def _between(low: float | None, high: float | None) -> str:
