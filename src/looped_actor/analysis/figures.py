@@ -359,6 +359,36 @@ def _worlds(rows: Sequence[Row]) -> Drawn:
     return Drawn(figure, f"OGBench: {', '.join(said)}.")
 
 
+def _separation(rows: Sequence[Row]) -> Drawn:
+    """Expected steps of the theorem's two policies against the length of a state, and their ratio."""
+    figure, axes = new_axes(2)
+    costs, ratios = axes[0]
+    n = [row["n"] for row in rows]
+
+    def line(axis: Any, column: str, label: str, **style: Any) -> None:
+        axis.plot(n, [row[column] for row in rows], label=label, markersize=3.5, **style)
+
+    line(costs, "fixed", "fixed: the same on every state", color=COLOURS[1], marker="o")
+    line(costs, "hard", "adaptive, hard states", color=COLOURS[0], marker="x", linestyle=":")
+    line(costs, "adaptive", "adaptive, expected", color=COLOURS[0], marker="o", linewidth=2.2)
+    line(costs, "most", "c n + 1", color=INK, linestyle="--", linewidth=1)
+    line(ratios, "ratio", "this fixed policy / adaptive", color=COLOURS[1], marker="o")
+    proved = "of any, proved for large n: n$^2$ / (c n + 1)"
+    line(ratios, "bound", proved, color=INK, linestyle="--", linewidth=1)
+    for axis, title in ((costs, "machine steps of a decision"), (ratios, "how many times cheaper")):
+        axis.set(xscale="log", yscale="log", xlabel="n: a state has n + 1 bits", title=title)
+        axis.set_xticks(n, [str(each) for each in n])
+        axis.minorticks_off()
+        axis.legend(frameon=False, fontsize=8)
+    last = rows[-1]
+    sentence = (
+        f"At n = {last['n']} a decision takes {last['fixed']:,} steps of the fixed policy and "
+        f"{last['adaptive']:.2f} expected steps of the adaptive one, which chooses the same actions: "
+        f"{last['ratio']:,.0f} times as many, where the theorem says at least {last['bound']:.1f} of any."
+    )
+    return Drawn(figure, sentence)
+
+
 ABOUT = ("run", "task", "arm", "learner")
 """What every table says of the run in a row."""
 FIGURES = {
@@ -378,5 +408,6 @@ FIGURES = {
     "worlds": FigureKind(
         ("task", "learner", "arm", "number", "success", "deviation", "paper", "paper_deviation"), _worlds
     ),
+    "separation": FigureKind(("n", "fixed", "adaptive", "most", "hard", "ratio", "bound"), _separation),
     "compare": FigureKind((*ABOUT, "steps", "success", "low", "high", "loops", "optimal_actions"), _compare),
 }

@@ -11,6 +11,7 @@ from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.reproduce import app as reproduce
+from looped_actor.cli.theory import theory
 from looped_actor.cli.train import evaluate, resume, train
 
 app = tyro.extras.SubcommandApp()
@@ -22,6 +23,7 @@ app.command(compare)
 app.command(replay)
 app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
+app.command(theory)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")
 app.command(bench, name="bench", help="Time what halting saves.")

@@ -9,10 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from looped_actor.compiled import compiled
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.boxoban import solve_cells
-from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.status import SolveStatus
 
 CANDIDATES_PER_BATCH = 200

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import numpy as np
 
 from looped_actor.batches import Progress, no_progress
+from looped_actor.compiled import compiled
 from looped_actor.games import RushHourBoard
-from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour import Layout, board_of
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,

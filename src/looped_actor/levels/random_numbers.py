@@ -3,7 +3,7 @@ levels on every machine and in every process."""
 
 import numpy as np
 
-from looped_actor.solvers.compiled import compiled
+from looped_actor.compiled import compiled
 
 
 @compiled

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from looped_actor.compiled import compiled
 from looped_actor.games.rush_hour import Cell
 from looped_actor.levels.random_numbers import below, seeded
-from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour import most_vehicles
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from looped_actor.compiled import compiled
 from looped_actor.games.boxoban import Cell
 from looped_actor.solvers.boxoban_kernel import solve_kernel
-from looped_actor.solvers.compiled import compiled
 
 _WALL, _BOX, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.PLAYER)
 

@@ -10,8 +10,8 @@ of a state.
 
 import numpy as np
 
+from looped_actor.compiled import compiled
 from looped_actor.games.boxoban import Cell
-from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.table import EMPTY, empty_table, find, grown, rehashed
 
 UNREACHABLE = 30_000

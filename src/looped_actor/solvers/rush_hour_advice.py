@@ -6,8 +6,8 @@ explored once; a board that is not in it begins another.
 
 import numpy as np
 
+from looped_actor.compiled import compiled
 from looped_actor.games.rush_hour import Cell
-from looped_actor.solvers.compiled import compiled
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     blocked,

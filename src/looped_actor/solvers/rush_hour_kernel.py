@@ -8,7 +8,7 @@ distances from the solved boards are the optimal lengths of a whole cluster. Sea
 
 import numpy as np
 
-from looped_actor.solvers.compiled import compiled
+from looped_actor.compiled import compiled
 from looped_actor.solvers.table import EMPTY, empty_table, grown
 
 

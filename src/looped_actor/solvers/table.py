@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from looped_actor.solvers.compiled import compiled
+from looped_actor.compiled import compiled
 
 EMPTY = -1
 
