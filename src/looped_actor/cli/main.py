@@ -7,6 +7,7 @@ import tyro
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
+from looped_actor.cli.export import export
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
@@ -21,6 +22,7 @@ app.command(name="eval")(evaluate)
 app.command(analyse, name="analyse", help="Look at what the loops of trained policies do.")
 app.command(compare)
 app.command(replay)
+app.command(export)
 app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
 app.command(theory)

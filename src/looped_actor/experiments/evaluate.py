@@ -64,8 +64,8 @@ def evaluate_policy(
     if request.count is not None and request.count < 1:
         raise ValueError(f"count is {request.count}; it must be at least 1")
     config, weights, name = policy_at(request.policy, mesh, request.checkpoint)
-    halting = _halting(request, config)
-    rule = halting or (config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None)
+    halting = another_rule(config, request.max_loops, request.min_loops, request.threshold)
+    rule = halting or own_rule(config)
     facts = {
         "policy": name,
         "task": config.task,
@@ -248,18 +248,25 @@ def bank_of(policy: pathlib.Path, config: OnlineConfig, levels: pathlib.Path | N
     return bank
 
 
-def _halting(request: EvaluationRequest, config: RunConfig) -> HaltingRule | None:
-    """Another rule, where something about it was asked to change."""
-    changes = {
-        name: getattr(request, name)
-        for name in ("max_loops", "min_loops", "threshold")
-        if getattr(request, name) is not None
-    }
+def own_rule(config: RunConfig) -> HaltingRule | None:
+    """The halting rule of a policy, as it was trained; None where it does not loop."""
+    return config.chosen_arm.halting if isinstance(config.chosen_arm, Looped) else None
+
+
+def another_rule(
+    config: RunConfig,
+    max_loops: int | None = None,
+    min_loops: int | None = None,
+    threshold: float | None = None,
+) -> HaltingRule | None:
+    """The halting rule of a policy with changes; None where none was asked for."""
+    asked = {"max_loops": max_loops, "min_loops": min_loops, "threshold": threshold}
+    changes: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
     if not changes:
         return None
     arm = config.chosen_arm
     if not isinstance(arm, Looped):
-        raise ValueError(f"{config.arm} does not loop: its depth cannot be changed when it is evaluated")
+        raise ValueError(f"{config.arm} does not loop: its depth cannot be changed")
     if isinstance(arm.halting, FixedLoops) and changes.keys() == {"max_loops"}:
         return FixedLoops(changes["max_loops"])
     rule = arm.halting if isinstance(arm.halting, PolicyKL) else config.halting

@@ -1,0 +1,164 @@
+"""Policies that leave: as a program for those with JAX alone, and the package as a wheel."""
+
+import importlib.metadata
+import json
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from packaging.requirements import Requirement
+from test_worlds import command
+
+import looped_actor
+from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.envs import RushHour, VectorEnv
+from looped_actor.experiments.codec import replaced
+from looped_actor.experiments.export import ExportRequest, export_policy
+from looped_actor.experiments.policies import build_net, save_policy
+from looped_actor.experiments.presets import preset
+from looped_actor.levels import starter_bank
+from looped_actor.models import GoalObservation
+
+ROOT = pathlib.Path(__file__).parents[2]
+TRAINED = ROOT / "results" / "micro_rush_hour" / "policy"
+
+WITHOUT_THIS_PACKAGE = """
+import sys
+sys.path[:0] = [sys.argv[1]]
+import numpy as np
+from jax.export import deserialize
+
+folder = sys.argv[2]
+for name in ("looped_actor", "flax", "optax", "orbax", "safetensors", "gymnasium"):
+    try:
+        __import__(name)
+    except ModuleNotFoundError:
+        continue
+    raise SystemExit(f"{name} is here: this is not JAX alone")
+program = deserialize(bytearray(open(f"{folder}/policy.stablehlo", "rb").read()))
+given = np.load(f"{folder}/given.npz")
+for batch in (1, 3, len(given["0"])):
+    results = program.call(*(given[name][:batch] for name in given.files))
+    np.savez(f"{folder}/results-{batch}.npz", **results)
+"""
+
+
+@pytest.fixture(scope="module")
+def jax_alone(tmp_path_factory):
+    """A folder of packages with JAX and what it requires, and nothing else."""
+    folder = tmp_path_factory.mktemp("jax-alone")
+    pending, seen = ["jax", "flatbuffers"], set()
+    while pending:
+        name = pending.pop().lower().replace("_", "-")
+        if name in seen:
+            continue
+        seen.add(name)
+        distribution = importlib.metadata.distribution(name)
+        for path in {pathlib.Path(file).parts[0] for file in distribution.files or []} - {
+            "..",
+            "__pycache__",
+        }:
+            link = folder / path
+            if not link.exists():
+                link.symlink_to(distribution.locate_file(path))
+        wanted = (Requirement(text) for text in distribution.requires or [])
+        pending += [
+            want.name for want in wanted if want.marker is None or want.marker.evaluate({"extra": ""})
+        ]
+    return folder
+
+
+def run_elsewhere(jax_alone, folder, *given):
+    np.savez(folder / "given.npz", **{str(i): array for i, array in enumerate(given)})
+    done = subprocess.run(
+        [sys.executable, "-I", "-S", "-c", WITHOUT_THIS_PACKAGE, str(jax_alone), str(folder)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+    )
+    assert done.returncode == 0, done.stderr
+    return {batch: dict(np.load(folder / f"results-{batch}.npz")) for batch in (1, 3, len(given[0]))}
+
+
+def agrees(results, decision):
+    """The same actions and loops, and the same numbers up to rounding."""
+    for batch, told in results.items():
+        assert (told["loops"] == decision.loop.loops[:batch]).all()
+        expected = {"action": decision.distribution.mode()}
+        if "value" in told:
+            expected |= {"logits": decision.distribution.logits, "value": decision.value}
+            assert (told["action"] == expected.pop("action")[:batch]).all()
+        for name, array in expected.items():
+            np.testing.assert_allclose(told[name], array[:batch], rtol=1e-5, atol=1e-5)
+
+
+def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, capsys, jax_alone):
+    command(monkeypatch, "export", str(TRAINED), "--board", "6", "6", "--out", str(tmp_path))
+    assert "input observation: uint8[batch, 6, 6, 7]" in capsys.readouterr().out
+    assert json.loads((tmp_path / "signature.json").read_text())["platforms"] == ["cpu", "cuda", "tpu"]
+    vector = VectorEnv(RushHour(starter_bank("rush-hour").on_device()), num_envs=64)
+    _, boards = vector.reset(jax.random.key(0))
+    decision = looped_actor.load_policy(TRAINED)(boards)
+    assert len(set(decision.loop.loops.tolist())) > 2  # so that adaptive depth is put to the test
+    agrees(run_elsewhere(jax_alone, tmp_path, boards), decision)
+    # The other half of what was exported is a policy that loads.
+    again = looped_actor.load_policy(tmp_path)(boards)
+    assert (again.distribution.logits == decision.distribution.logits).all()
+
+
+def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
+    changes = {"core.width": 8, "core.heads": 1, "core.hidden_multiple": 8, "halting.threshold": 0.03}
+    config = replaced(preset("cube-double", "micro", "looped"), changes)
+    _, parameters, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
+    save_policy(config, Weights(parameters, fixed, no_statistics(37)), tmp_path / "policy")
+    signature = export_policy(ExportRequest(tmp_path / "policy", platforms=("cpu",)), tmp_path / "out")
+    assert list(signature["inputs"]) == ["state", "goal"]
+    state, goal = np.random.default_rng(0).normal(0, 2, (2, 20, 37)).astype(np.float32)
+    decision = looped_actor.load_policy(tmp_path / "policy")(GoalObservation(state, goal))
+    results = run_elsewhere(jax_alone, tmp_path / "out", state, goal)
+    assert (np.abs(results[20]["action"]) <= 1).all()
+    for told in results.values():
+        told["action"] = told["mean"]
+    agrees(results, decision)
+
+
+def test_rules_can_be_changed_and_what_cannot_be_is_said(tmp_path):
+    request = ExportRequest(TRAINED, max_loops=16, threshold=1e-4, platforms=("cpu",))
+    signature = export_policy(request, tmp_path)
+    assert signature["halting"]["max_loops"] == 16
+    assert signature["platforms"] == ["cpu"]
+    with pytest.raises(ValueError, match="has no cells"):
+        export_policy(request._replace(board=(0, 5)), tmp_path)
+    with pytest.raises(ValueError, match="is not a folder"):
+        export_policy(ExportRequest(tmp_path / "nothing"), tmp_path)
+
+
+def test_a_wheel_holds_all_that_is_needed(tmp_path):
+    """Built, unpacked, and used from elsewhere: its own files come first, only its requirements are ours."""
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
+    wheels, unpacked = tmp_path / "wheels", tmp_path / "unpacked"
+    building = ["wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels)]
+    subprocess.run([*pip, *building], check=True, timeout=300)
+    (wheel,) = wheels.iterdir()
+    subprocess.run(
+        [*pip, "install", "--no-deps", "--target", str(unpacked), str(wheel)], check=True, timeout=300
+    )
+    use = f"""
+import runpy, sys
+sys.path[:0] = [{str(unpacked)!r}]
+import gymnasium, looped_actor
+assert looped_actor.__file__.startswith({str(unpacked)!r}), looped_actor.__file__
+observation, _ = gymnasium.make("looped_actor/RushHour-v0").reset(seed=0)
+print(looped_actor.load_policy({str(TRAINED)!r})(observation[None]).loop.loops)
+sys.argv = ["looped-actor", "--help"]
+runpy.run_module("looped_actor", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", use], cwd=tmp_path, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    assert "Policies that think in loops." in done.stdout
