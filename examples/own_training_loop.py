@@ -40,7 +40,7 @@ def update(actor, optimizer, key):
     return value, loops
 
 
-for step in range(201):
+for step in range(101):
     value, loops = update(actor, optimizer, jax.random.key(step))
-    if step % 50 == 0:
+    if step % 25 == 0:
         print(f"step {step:3d}   loss {value:.3f}   mean loops {loops:.1f}")

@@ -43,6 +43,7 @@ from looped_actor.models import (
     ScalarTokenizer,
     Stack,
     ValueHead,
+    VectorTokenizer,
 )
 from looped_actor.registration import register_environments
 from looped_actor.version import __version__
@@ -95,6 +96,7 @@ __all__ = [
     "Streaming",
     "UnitGaussian",
     "ValueHead",
+    "VectorTokenizer",
     "__version__",
     "load_policy",
     "mean_gradient",

@@ -3,7 +3,7 @@
 import random
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from helpers import thorough
@@ -39,6 +39,7 @@ def plain_run(machine: Machine, word: str, limit: int) -> Outcome:
     return Outcome(actions.get(state), steps, state in actions)
 
 
+@settings(max_examples=200)
 @given(machines(), words, st.integers(0, 2000))
 def test_compiled_runs_are_plain_runs(machine, word, limit):
     ran, plain = machine.run(word, limit), plain_run(machine, word, limit)

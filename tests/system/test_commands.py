@@ -3,7 +3,6 @@
 import json
 import os
 import pathlib
-import re
 import subprocess
 import sys
 
@@ -60,10 +59,10 @@ def test_models_as_json():
 
 
 def test_models_as_a_table():
-    done = run(*COMMAND, "models", "scene", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
+    done = run(*COMMAND, "models", "rush-hour", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    assert "530,949" in done.stdout
-    assert "drc" not in done.stdout
+    assert "528,003" in done.stdout
+    assert "drc" in done.stdout
 
 
 @thorough
@@ -96,14 +95,3 @@ def test_mistakes_end_in_a_message(command, message):
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
-
-
-def test_the_example_learns_and_is_short():
-    path = ROOT / "examples" / "own_training_loop.py"
-    code = [line for line in path.read_text().splitlines() if line.strip() and '"""' not in line]
-    assert len(code) <= 36
-    done = run(sys.executable, str(path))
-    assert done.returncode == 0, done.stderr
-    losses = [float(x) for x in re.findall(r"loss ([\d.]+)", done.stdout)]
-    assert losses[0] > 1.0
-    assert losses[-1] < 0.3

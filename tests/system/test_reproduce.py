@@ -104,6 +104,7 @@ def test_a_grid_that_was_killed_ends_as_one_that_was_not(left_alone, tmp_path):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@thorough
 def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
     """Two workers of a real Ray; one is killed in mid-run, and its run goes on in another."""
     for name, value in UNOPTIMISED.items():

@@ -14,7 +14,7 @@ from looped_actor.analysis.tables import read_table
 from looped_actor.experiments import reported
 from looped_actor.experiments.arms import arms_for
 from looped_actor.experiments.artifacts import ARTIFACTS
-from looped_actor.experiments.fanout import Job, Processes, WorkError, fan_out
+from looped_actor.experiments.fanout import Job, Processes, RayTasks, WorkError, fan_out
 from looped_actor.experiments.grid import MICRO_EVALUATIONS, MICRO_STEPS, RunKey, Study
 from looped_actor.experiments.policies import abstract_net
 from looped_actor.experiments.presets import preset
@@ -129,9 +129,12 @@ def save_when_asked(folder):
         time.sleep(0.01)
 
 
-def test_what_dies_is_tried_again_and_what_fails_is_not(tmp_path):
+@pytest.mark.parametrize("kind", [Processes, RayTasks])
+def test_what_dies_is_tried_again_and_what_fails_is_not(kind, tmp_path, monkeypatch):
+    """Also over a real Ray, on this machine."""
+    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent))  # where Ray's workers find `fail`
     seen = []
-    with Processes(workers=2, retries=2) as pool:
+    with kind(workers=2, retries=2) as pool:
         assert len(pool.submit(die_twice, tmp_path).result()) >= 1
         with pytest.raises(WorkError, match=r"'no such thing' \(KeyError at test_reproduction.py"):
             pool.submit(fail).result()

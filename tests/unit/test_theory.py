@@ -4,7 +4,7 @@ import itertools
 from fractions import Fraction
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from looped_actor.theory import (
@@ -28,12 +28,17 @@ from looped_actor.theory import (
 )
 from turing import machines
 
+many = settings(max_examples=200)
+"""Nothing here compiles: there is time."""
 
+
+@many
 @given(machines())
 def test_a_machine_is_read_back_from_its_description(machine):
     assert Machine.parse(machine.describe()) == machine
 
 
+@many
 @given(st.text("01", max_size=60))
 def test_bits_describe_one_machine_or_none(bits):
     try:
@@ -43,6 +48,7 @@ def test_bits_describe_one_machine_or_none(bits):
     assert machine.describe() == bits
 
 
+@many
 @given(machines(), st.integers(0, 9))
 def test_a_program_is_found_in_its_state(machine, padding):
     state = own_state(machine, room_for(machine) + padding)
@@ -88,6 +94,7 @@ def test_no_candidate_within_the_cutoff_is_right_about_itself():
     assert trials["0, from one end"].reward == 1
 
 
+@many
 @given(machines(most_bits=3, most_entries=6), st.integers(0, 20))
 def test_no_machine_within_the_cutoff_is_right_about_itself(machine, padding):
     n = room_for(machine) + padding

@@ -21,6 +21,7 @@ from looped_actor.models.tokenizers import (
     ScalarTokenizer,
     Tokenizer,
     Tokens,
+    VectorTokenizer,
 )
 
 __all__ = [
@@ -53,4 +54,5 @@ __all__ = [
     "Trunk",
     "TwinGoalCritics",
     "ValueHead",
+    "VectorTokenizer",
 ]

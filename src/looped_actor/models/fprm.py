@@ -117,7 +117,10 @@ class FPRMCore(nnx.Module):
         alpha_1, beta_1, alpha_2, beta_2 = (s.astype(z.dtype) for s in self.scaling)
         if self.convolution is not None:
             if grid is None:
-                raise ValueError("this core has a grid convolution: pass grid=(rows, columns)")
+                raise ValueError(
+                    "this core has a grid convolution: pass grid=(rows, columns), "
+                    "or make it with CoreConfig(convolution=False) where there is no board"
+                )
             z = self.convolution(z, grid)
         h = alpha_2 * z + beta_2 * x
         for attention, feed_forward in zip(self.attention, self.feed_forward, strict=True):

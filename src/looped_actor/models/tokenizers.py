@@ -116,6 +116,24 @@ class PlanesTokenizer(_LinearTokenizer):
         return Tokens(self.with_readout(tokens), (rows, columns))
 
 
+class VectorTokenizer(_LinearTokenizer):
+    """Plain vectors: one token per scalar, through a shared encoder, plus the embedding of its dimension."""
+
+    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
+        super().__init__(1, width, rngs=rngs)
+        self.size = size
+        self.position = _embedding((size, width), rngs)
+
+    def __call__(self, observation: Float[Array, "b n"]) -> Tokens:
+        """`[b, n]` to `1 + n` tokens."""
+        if observation.shape[-1] != self.size:
+            raise ValueError(
+                f"the observation has {observation.shape[-1]} scalars; "
+                f"this tokenizer was made for {self.size}"
+            )
+        return Tokens(self.with_readout(self.encoder(observation[..., None]) + self.position[...]), None)
+
+
 class ScalarTokenizer(_LinearTokenizer):
     """State and goal vectors: one token per scalar, the goal's after the state's.
 

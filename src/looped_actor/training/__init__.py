@@ -1,6 +1,7 @@
 """Training: feeds of experience, checkpoints, and the one loop that every run goes through."""
 
 from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
+from looped_actor.training.gymnasium import GymnasiumTrainer
 from looped_actor.training.imitation import ImitationMetrics, ImitationTrainer
 from looped_actor.training.offline import Nets, OfflineMetrics, OfflineState, OfflineTrainer
 from looped_actor.training.online import OnlineState, OnlineTrainer
@@ -13,6 +14,7 @@ __all__ = [
     "CheckpointError",
     "Checkpoints",
     "Ending",
+    "GymnasiumTrainer",
     "ImitationMetrics",
     "ImitationTrainer",
     "Nets",

@@ -129,10 +129,7 @@ class OnlineTrainer:
         _, trained, fixed = nnx.split(net, nnx.Param, ...)
         trained, fixed = jax.tree.map(lambda a: a.astype(self.dtype), (trained, fixed))
         learner = new_learner(trained, self._optimiser)
-        place = functools.partial(shardings, self.mesh)
-        players = jax.jit(new_players, out_shardings=place(SPECS.players))(
-            on_every_device(self.mesh, self._vector(self.env)), on_every_device(self.mesh, root)
-        )
+        players = self._first_players(root, seed)
         features = jax.tree.leaves(players.observation)[0].shape[-1]
         statistics = jax.tree.map(lambda a: a.astype(self.dtype), no_statistics(features))
         rest = on_every_device(self.mesh, (learner, fixed, statistics, jnp.int32(0), root))
@@ -145,6 +142,12 @@ class OnlineTrainer:
         )
         learner, fixed, statistics, iteration, root = rest
         return OnlineState(learner, fixed, look(statistics, players.observation), players, iteration, root)
+
+    def _first_players(self, root: UInt32[Array, "2"], seed: int) -> Players:
+        """All environments at the start of their first episode, spread over the devices."""
+        return jax.jit(new_players, out_shardings=shardings(self.mesh, SPECS.players))(
+            on_every_device(self.mesh, self._vector(self.env)), on_every_device(self.mesh, root)
+        )
 
     @functools.cached_property
     def placed_env(self) -> Environment:

@@ -158,6 +158,18 @@ def stream(
     return table.players, Rollout(table.transitions, table.bootstrap, end.asked, end.executed)
 
 
+def drawn_actions(
+    distribution: Any, copies: Int[Array, " b"], root: UInt32[Array, "2"], step: Int[Array, "*b"]
+) -> Array:
+    """An action of each environment, addressed by its number and the step."""
+    key = addressed_key(root, Stream.ACTION)
+
+    def draw(distribution: Any, copy: Int[Array, ""], step: Int[Array, ""]) -> Array:
+        return distribution.sample(jax.random.wrap_key_data(folded(key, copy, step)))
+
+    return jax.vmap(draw)(distribution, copies, jnp.broadcast_to(step, copies.shape))
+
+
 def _act(
     vector: VectorEnv,
     players: Players,
@@ -168,14 +180,8 @@ def _act(
     acting: Bool[Array, " b"] | None = None,
 ) -> tuple[Players, Transition]:
     """Carry out the decisions of all environments, or of some; where an action is given, that instead."""
-    action_key = addressed_key(root, Stream.ACTION)
     decision = thought.decision
-
-    def draw(distribution: Any, copy: Int[Array, ""], step: Int[Array, ""]) -> Array:
-        return distribution.sample(jax.random.wrap_key_data(folded(action_key, copy, step)))
-
-    steps = jnp.broadcast_to(step, players.loops.shape)
-    action = jax.vmap(draw)(decision.distribution, players.envs.copy, steps)
+    action = drawn_actions(decision.distribution, players.envs.copy, root, step)
     if given is not None:
         action = jnp.where(given >= 0, given, action)
     envs, timestep = vector.step(players.envs, action, acting)

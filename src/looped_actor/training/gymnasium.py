@@ -1,0 +1,176 @@
+"""PPO on environments of Gymnasium: they step on the host, everything else is as for environments in JAX."""
+
+import functools
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVector
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
+
+from looped_actor.algorithms import Weights, deciding
+from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
+from looped_actor.envs import VectorState
+from looped_actor.envs.vector import EpisodeStatistics
+from looped_actor.loop import StopReason
+from looped_actor.training.online import SPECS, STEPS, OnlineState
+from looped_actor.training.ppo import PPOMetrics, PPOTrainer
+from looped_actor.training.rollouts import Players, Rollout, Transition, drawn_actions
+
+
+class _Acted(NamedTuple):
+    """What the devices decide in one step."""
+
+    action: Shaped[Array, "b ..."]
+    log_prob: Float[Array, " b"]
+    value: Float[Array, " b"]
+    loops: Int[Array, " b"]
+    capped: Bool[Array, " b"]
+    executed: Int[Array, " d"]
+
+
+@dataclass(frozen=True)
+class GymnasiumTrainer(PPOTrainer):
+    """PPO on a vector environment of Gymnasium. The other arguments are those of `OnlineTrainer`.
+
+    ```python
+    same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    envs = gymnasium.make_vec("CartPole-v1", 16, vectorization_mode="sync", vector_kwargs=same_step)
+    trainer = GymnasiumTrainer(PPOConfig(num_envs=16, ...), envs, build, iterations, all_devices())
+    state = trainer.begin(seed=0)
+    state, metrics = trainer.iterate(state)
+    ```
+
+    Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped
+    to their bounds. A step counts as a success where the environment's info says `is_success`. The
+    environments keep their own state, so a run goes on from the last state that `iterate` returned, and what
+    can be saved and loaded of it is the policy.
+    """
+
+    env: GymnasiumVector  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        env = self.env
+        if env.num_envs != self.config.num_envs:
+            raise ValueError(
+                f"num_envs is {self.config.num_envs}, and the environment has {env.num_envs} copies"
+            )
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+            raise ValueError(
+                "the environment starts a new episode one step late: make it with "
+                'gymnasium.make_vec(..., vectorization_mode="sync", '
+                'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
+            )
+        if not isinstance(env.single_observation_space, spaces.Box):
+            raise ValueError(
+                f"observations are {env.single_observation_space}; they must be arrays: wrap the "
+                "environment, for example by gymnasium.wrappers.vector.FlattenObservation"
+            )
+        if not isinstance(env.single_action_space, spaces.Discrete | spaces.Box):
+            raise ValueError(f"actions are {env.single_action_space}; they must be discrete, or vectors")
+
+    def iterate(self, state: OnlineState) -> tuple[OnlineState, PPOMetrics]:
+        """One rollout, on the host, and the updates from it."""
+        return self.programs.learn(state, *self._rollout(state))
+
+    def _first_players(self, root: UInt32[Array, "2"], seed: int) -> Players:
+        observation, _ = self.env.reset(seed=seed)
+        rows = self.config.num_envs
+        nothing = EpisodeStatistics(jnp.zeros(rows), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool))
+        copies, episode = jnp.arange(rows, dtype=jnp.int32), jnp.ones(rows, jnp.int32)
+        envs = VectorState((), copies, episode, nothing, root)
+        return self._placed(Players(envs, observation, jnp.zeros(rows, jnp.int32)))
+
+    def _placed(self, players: Players) -> Players:
+        """On the devices."""
+        return jax.tree.map(
+            functools.partial(placed, self.mesh), players, jax.tree.broadcast(SPECS.players, players)
+        )
+
+    @functools.cached_property
+    def _think(self) -> Any:
+        def think(
+            weights: Weights,
+            players: Players,
+            root: UInt32[Array, "2"],
+            step: Int[Array, ""],
+        ) -> _Acted:
+            decision = deciding(self.definition, weights)(players.observation, expected_loops=players.loops)
+            action = drawn_actions(decision.distribution, players.envs.copy, root, step)
+            return _Acted(
+                action,
+                decision.distribution.log_prob(action),
+                decision.value,
+                decision.loop.loops,
+                decision.loop.stop == StopReason.CAP,
+                decision.loop.executed[None],
+            )
+
+        return on_each_device(self.mesh, think, (EVERYWHERE, SPECS.players, EVERYWHERE, EVERYWHERE), ROWS)
+
+    def _rollout(self, state: OnlineState) -> tuple[Players, Rollout]:
+        """So many steps of every environment."""
+        first = int(state.iteration) * self.config.rollout_steps
+        players, transitions, executed = state.players, [], 0
+        for step in range(self.config.rollout_steps):
+            acted = jax.device_get(self._think(state.weights, players, state.root, jnp.int32(first + step)))
+            players, transition = self._stepped(players, acted)
+            transitions.append(transition)
+            executed = executed + acted.executed
+        last = jax.device_get(self._think(state.weights, players, state.root, jnp.int32(0)))
+        steps = jax.tree.map(lambda *leaves: np.stack(leaves), *transitions)
+        thoughts = np.concatenate([steps.loops, last.loops[None]])
+        asked = thoughts.reshape(len(thoughts), self.mesh.size, -1).sum(axis=(0, 2)).astype(np.int32)
+        spread = functools.partial(placed, self.mesh)
+        return players, Rollout(
+            spread(steps, STEPS),
+            *(spread(leaf, ROWS) for leaf in (last.value, asked, executed + last.executed)),
+        )
+
+    def _stepped(self, players: Players, acted: _Acted) -> tuple[Players, Transition]:
+        """Carry out one action of every environment."""
+        envs, seen = jax.device_get((players.envs, players.observation))
+        after, reward, terminated, truncated, infos = self.env.step(self._as_taken(acted.action))
+        success = _success(infos, len(terminated))
+        before = envs.statistics
+        episode = EpisodeStatistics(
+            (before.returns + reward).astype(np.float32), before.length + 1, before.success | success
+        )
+        transition = Transition(
+            seen,
+            acted.action,
+            acted.log_prob,
+            acted.value,
+            np.asarray(reward, acted.value.dtype),  # type: ignore[arg-type]
+            np.asarray(terminated, bool),  # type: ignore[arg-type]
+            np.asarray(truncated & ~terminated, bool),  # type: ignore[arg-type]
+            acted.loops,
+            acted.capped,
+            episode,
+        )
+        done = terminated | truncated
+        running = jax.tree.map(lambda leaf: np.where(done, np.zeros_like(leaf), leaf), episode)
+        envs = envs._replace(statistics=running, episode=(envs.episode + done).astype(np.int32))
+        return self._placed(Players(envs, after, acted.loops)), transition
+
+    def _as_taken(self, action: Any) -> Any:
+        """Actions as the environment wants them."""
+        space = self.env.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return np.asarray(action) + space.start
+        assert isinstance(space, spaces.Box)
+        return np.clip(action, space.low, space.high).astype(space.dtype)
+
+
+def _success(infos: dict[str, Any], rows: int) -> Any:
+    """Where a step was a success, as far as the environment says, in one of the places where it may."""
+    found = np.zeros(rows, bool)
+    for place in (infos, infos.get("final_info", {}), infos.get("episode", {})):
+        if "is_success" in place:
+            found |= np.asarray(place["is_success"], bool)
+    return found

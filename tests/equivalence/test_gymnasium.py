@@ -1,0 +1,143 @@
+"""Training on Gymnasium against training in JAX: the same worlds, the same draws, the same run."""
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+
+from helpers import relative
+from looped_actor import (
+    ActorCritic,
+    CoreConfig,
+    GaussianMeanAndStd,
+    LoopedTrunk,
+    PlanesTokenizer,
+    PolicyKL,
+    ReadoutLogits,
+    ValueHead,
+    VectorTokenizer,
+)
+from looped_actor.algorithms import PPOConfig
+from looped_actor.devices import all_devices
+from looped_actor.envs import Boxoban, VectorEnv
+from looped_actor.envs.gymnasium import VectorGym
+from looped_actor.levels import starter_bank
+from looped_actor.training import GymnasiumTrainer, PPOTrainer
+
+CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=8, epochs=1, learning_rate=1e-3)
+SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+
+def build(rngs):
+    return ActorCritic(
+        PlanesTokenizer(4, 8, rngs=rngs),
+        LoopedTrunk(CoreConfig(8, 1, 1, hidden_multiple=8), PolicyKL(max_loops=3), rngs=rngs),
+        ReadoutLogits(8, 4, rngs=rngs),
+        ValueHead(8, rngs=rngs),
+    )
+
+
+class SameDraws(VectorGym):
+    """Starts the levels that a run in JAX with this seed would start."""
+
+    def reset(self, *, seed=None, options=None):
+        root = jax.random.key_data(jax.random.key(seed))
+        self._state, observation = VectorEnv.reset(self._vector, root)
+        return np.asarray(observation), {}
+
+
+def test_a_run_on_the_host_is_the_run_on_the_devices():
+    env = Boxoban(starter_bank("boxoban").on_device(), time_limit=4)
+    trainers = (
+        PPOTrainer(CONFIG, env, build, 2, all_devices(1)),
+        GymnasiumTrainer(CONFIG, SameDraws(env, 4), build, 2, all_devices(1)),
+    )
+    (ours, metrics), (theirs, told) = (_run(trainer) for trainer in trainers)
+    assert float(metrics.episodes) == float(told.episodes) > 0
+    for name in (
+        "success",
+        "episode_return",
+        "episode_length",
+        "loops",
+        "capped",
+        "loss",
+        "explained_variance",
+    ):
+        assert float(getattr(told, name)) == pytest.approx(float(getattr(metrics, name)), rel=1e-4), name
+    assert (theirs.players.observation == ours.players.observation).all()
+    for mine, other in zip(jax.tree.leaves(ours.weights), jax.tree.leaves(theirs.weights), strict=True):
+        assert relative(other, mine) < 1e-4
+
+
+def _run(trainer):
+    state = trainer.begin(seed=3)
+    for _ in range(2):
+        state, metrics = trainer.iterate(state)
+    return state, metrics
+
+
+class Target(gymnasium.Env):
+    """Continuous actions: the reward is how near they come to what is seen."""
+
+    observation_space = spaces.Box(-1, 1, (2,), np.float32)
+    action_space = spaces.Box(-0.5, 0.5, (2,), np.float32)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.seen = self.np_random.uniform(-1, 1, 2).astype(np.float32)
+        return self.seen, {}
+
+    def step(self, action):
+        assert self.action_space.contains(action)
+        near = -float(np.abs(action - self.seen).sum())
+        return self.seen, near, True, False, {"is_success": near > -0.5}
+
+
+def test_vectors_of_actions_are_clipped_and_successes_counted():
+    def build_gaussian(rngs):
+        return ActorCritic(
+            VectorTokenizer(2, 8, rngs=rngs),
+            LoopedTrunk(
+                CoreConfig(8, 1, 1, hidden_multiple=8, convolution=False), PolicyKL(max_loops=2), rngs=rngs
+            ),
+            GaussianMeanAndStd(8, 2, rngs=rngs),
+            ValueHead(8, rngs=rngs),
+        )
+
+    envs = gymnasium.vector.SyncVectorEnv([Target] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
+    trainer = GymnasiumTrainer(CONFIG, envs, build_gaussian, 1, all_devices(1))
+    state, metrics = trainer.iterate(trainer.begin(seed=0))
+    assert float(metrics.episodes) == 24
+    assert 0 < float(metrics.success) < 1
+    assert float(metrics.episode_length) == 1
+    assert all(jnp.isfinite(leaf).all() for leaf in jax.tree.leaves(state.weights))
+
+
+@pytest.mark.parametrize(
+    ("envs", "message"),
+    [
+        (lambda: gymnasium.make_vec("CartPole-v1", 4, vectorization_mode="sync"), "one step late"),
+        (
+            lambda: gymnasium.make_vec("CartPole-v1", 3, vectorization_mode="sync", vector_kwargs=SAME_STEP),
+            "num_envs is 4, and the environment has 3",
+        ),
+        (
+            lambda: gymnasium.make_vec(
+                "FrozenLake-v1", 4, vectorization_mode="sync", vector_kwargs=SAME_STEP
+            ),
+            "they must be arrays",
+        ),
+    ],
+)
+def test_what_cannot_be_trained_on_is_said(envs, message):
+    with pytest.raises(ValueError, match=message):
+        GymnasiumTrainer(CONFIG, envs(), build, 1, all_devices(1))
+
+
+def test_a_vector_of_another_size_is_refused():
+    with pytest.raises(ValueError, match=r"has 3 scalars.*made for 4"):
+        VectorTokenizer(4, 8, rngs=nnx.Rngs(0))(jnp.zeros((2, 3)))

@@ -1,0 +1,50 @@
+"""Every example, run as a user would: it must learn what it says."""
+
+import pathlib
+import re
+import sys
+
+import pytest
+from test_commands import ROOT, run
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def output_of(name, **replaced):
+    """What an example prints, with some of its numbers replaced."""
+    code = (ROOT / "examples" / name).read_text()
+    for before, after in replaced.values():
+        assert code.count(before) == 1
+        code = code.replace(before, after)
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def numbers(text, before):
+    return [float(x) for x in re.findall(rf"{before} +([\d.]+)", text)]
+
+
+def test_own_training_loop():
+    losses = numbers(output_of("own_training_loop.py"), "loss")
+    assert losses[0] > 1.0
+    assert losses[-1] < 0.4
+
+
+def test_gymnasium_environment():
+    """Twenty steps is how long a pole stands by itself."""
+    lengths = numbers(output_of("gymnasium_environment.py"), "episodes last")
+    assert lengths[-1] > 150
+
+
+def test_jax_environment(size):
+    shorter = {"iterations": ("4, 16, 30", f"4, 16, {size(20, 30)}")}
+    arrived = [float(x) for x in re.findall(r"(\d+)% arrive", output_of("jax_environment.py", **shorter))]
+    assert arrived[-1] > arrived[0] + 15
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
+def test_examples_are_short_and_tested(path):
+    assert f"def test_{path.stem}(" in pathlib.Path(__file__).read_text()
+    code = [line for line in path.read_text().splitlines() if line.strip() and '"""' not in line]
+    assert len(code) <= 60
