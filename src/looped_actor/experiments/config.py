@@ -52,6 +52,7 @@ class LevelsConfig:
     train_checksum: str = ""
     """Of the bank that was used; filled in when the run begins."""
     held_out_checksum: str = ""
+    """The same of what is held out."""
 
     def __post_init__(self) -> None:
         if (self.train == "") != (self.held_out == ""):
@@ -76,6 +77,7 @@ class DataConfig:
     train_checksum: str = ""
     """Of the dataset that was used; filled in when the run begins."""
     held_out_checksum: str = ""
+    """The same of what is held out."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")

@@ -23,10 +23,13 @@ class BoxobanRecipe:
     """What to generate. Equal recipes make equal levels."""
 
     height: int = 10
+    """Rows, including the walls around."""
     width: int = 10
-    """Including the walls around."""
+    """Columns, including the walls around."""
     boxes: int = 4
+    """As many as targets."""
     min_pulls: int = 5
+    """The fewest pulls of reverse play."""
     max_pulls: int = 60
     """Reverse play drags a random box by one to three cells this many times: more give longer solutions."""
     floor: float = 0.6
@@ -37,6 +40,7 @@ class BoxobanRecipe:
     node_limit: int = 300_000
     """States in which the solver must have certified a level, or it is dropped."""
     seed: int = 0
+    """Of the levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 64 and 4 <= self.width <= 64):

@@ -30,11 +30,15 @@ class RushHourRecipe:
     """What to generate. Equal recipes make equal levels."""
 
     height: int = 6
+    """Rows."""
     width: int = 6
+    """Columns."""
     min_moves: int = 1
+    """The shortest optimal length that is kept."""
     max_moves: int = 15
-    """Optimal lengths that are kept."""
+    """The longest."""
     min_vehicles: int = 8
+    """The fewest to begin with, including the red car."""
     max_vehicles: int = 13
     """Including the red car. Fewer stand on a board too full for more."""
     max_walls: int = 0
@@ -42,6 +46,7 @@ class RushHourRecipe:
     largest_cluster: int = 10_000
     """Boards of larger clusters are dropped: they cost most of the time, and are not harder."""
     seed: int = 0
+    """Of the levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 8 and 4 <= self.width <= 8):

@@ -64,8 +64,11 @@ class _Bounded:
     """The part that all thresholded rules share."""
 
     threshold: float = 1e-3
+    """tau: a divergence below it ends the thought."""
     min_loops: int = 2
+    """The first loop at which it may end."""
     max_loops: int = 16
+    """The cap: the loop at which it ends in any case."""
 
     def __post_init__(self) -> None:
         if not self.threshold >= 0:
@@ -89,6 +92,7 @@ class PolicyKL(_Bounded):
     """
 
     reverse: bool = False
+    """The divergence in the other direction."""
 
     def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Distribution:
         """The action distribution of the loop."""

@@ -1,0 +1,26 @@
+"""What the site needs beyond its pages: files of the repository that they show, such as figures."""
+
+import pathlib
+import re
+
+from mkdocs.structure.files import File
+
+ROOT = pathlib.Path(__file__).parents[2]
+OUTSIDE = re.compile(r"\]\(\.\./([^)#]+)\)")
+
+
+def on_files(files, config):
+    """Add every file outside of docs/ that a page links to."""
+    linked = {
+        path
+        for page in pathlib.Path(config.docs_dir).glob("*.md")
+        for path in OUTSIDE.findall(page.read_text(encoding="utf-8"))
+    }
+    for path in sorted(linked):
+        files.append(File.generated(config, path, abs_src_path=str(ROOT / path)))
+    return files
+
+
+def on_page_markdown(markdown, **_):
+    """On the site these files lie beside the pages."""
+    return OUTSIDE.sub(r"](\1)", markdown)
