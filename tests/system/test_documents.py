@@ -18,6 +18,7 @@ import sys
 
 import pytest
 import tyro
+from test_commands import COMMAND
 from test_worlds import TINY as TINY_WORLD
 from test_worlds import command
 
@@ -160,8 +161,9 @@ def first_run(tmp_path_factory):
 @pytest.fixture
 def workshop(tmp_path, monkeypatch):
     """A folder like a clone in which somebody has worked."""
-    for name in ("results", "examples", "benchmarks", "docs", "constraints.txt", "src"):
+    for name in ("results", "examples", "benchmarks", "constraints.txt", "src"):
         (tmp_path / name).symlink_to(ROOT / name)
+    shutil.copytree(DOCS, tmp_path / "docs")  # one of the commands writes there
     monkeypatch.chdir(tmp_path)
     return tmp_path
 
@@ -175,7 +177,9 @@ def run_block(kind, code, monkeypatch):
             exec(compile(code, "a block of the handbook", "exec"), {"__name__": "block"})
         return
     for words in [] if code.startswith(NOT_RUN) else lines(code):
-        if words[0] == "looped-actor":
+        if "--devices" in words:  # this process has one
+            subprocess.run([*COMMAND, *smaller(words[1:])], check=True, timeout=600)
+        elif words[0] == "looped-actor":
             command(monkeypatch, *smaller(words[1:]))
         else:
             assert words[0] == "python", f"{words} is neither Python nor a command: say {NOT_RUN}why"
