@@ -9,6 +9,8 @@ CHANGES = {
     "core.hidden_multiple": 8,
     "halting.max_loops": 4,
     "drc.channels": 4,
+    "drc.depth": 2,
+    "drc.ticks": 2,
     "drc.hidden": 8,
     "ppo.num_envs": 16,
     "ppo.rollout_steps": 8,

@@ -134,7 +134,7 @@ def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
     assert policy.config.arm == arm
     facts = evaluate_policy(EvaluationRequest(tmp_path / "run", count=5), all_devices(1))
     assert facts["levels"] == 5
-    assert facts["max_loops"] == {"iso-params": 1, "iso-flops": 4, "drc": 3, "fixed-4": 4}[arm]
+    assert facts["max_loops"] == {"iso-params": 1, "iso-flops": 4, "drc": 2, "fixed-4": 4}[arm]
     deeper = EvaluationRequest(tmp_path / "run", count=5, max_loops=6)
     if arm == "fixed-4":
         assert evaluate_policy(deeper, all_devices(1))["loops"] == 6
