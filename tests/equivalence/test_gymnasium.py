@@ -74,10 +74,8 @@ def test_a_run_on_the_host_is_the_run_on_the_devices():
 
 
 def _run(trainer):
-    state = trainer.begin(seed=3)
-    for _ in range(2):
-        state, metrics = trainer.iterate(state)
-    return state, metrics
+    state, _ = trainer.iterate(trainer.begin(seed=3))
+    return trainer.iterate(state)
 
 
 class Target(gymnasium.Env):
@@ -136,6 +134,19 @@ def test_vectors_of_actions_are_clipped_and_successes_counted():
 def test_what_cannot_be_trained_on_is_said(envs, message):
     with pytest.raises(ValueError, match=message):
         GymnasiumTrainer(CONFIG, envs(), build, 1, all_devices(1))
+
+
+def test_a_head_for_other_actions_is_refused():
+    env = Boxoban(starter_bank("boxoban").on_device())
+
+    def three_ways(rngs):
+        net = build(rngs)
+        net.policy = ReadoutLogits(8, 3, rngs=rngs)
+        return net
+
+    trainer = GymnasiumTrainer(CONFIG, VectorGym(env, 4), three_ways, 1, all_devices(1))
+    with pytest.raises(ValueError, match=r"a Categorical of shape \(3,\), and the actions are Discrete\(4\)"):
+        trainer.iterate(trainer.begin(seed=0))
 
 
 def test_a_vector_of_another_size_is_refused():

@@ -16,7 +16,7 @@ from looped_actor.algorithms import Weights, deciding
 from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.envs import VectorState
 from looped_actor.envs.vector import EpisodeStatistics
-from looped_actor.loop import StopReason
+from looped_actor.loop import Categorical, StopReason
 from looped_actor.training.online import SPECS, STEPS, OnlineState
 from looped_actor.training.ppo import PPOMetrics, PPOTrainer
 from looped_actor.training.rollouts import Players, Rollout, Transition, drawn_actions
@@ -73,6 +73,10 @@ class GymnasiumTrainer(PPOTrainer):
             )
         if not isinstance(env.single_action_space, spaces.Discrete | spaces.Box):
             raise ValueError(f"actions are {env.single_action_space}; they must be discrete, or vectors")
+        if jax.process_count() > 1:
+            raise ValueError(
+                "environments of Gymnasium are trained on by one process, on as many devices as it has"
+            )
 
     def iterate(self, state: OnlineState) -> tuple[OnlineState, PPOMetrics]:
         """One rollout, on the host, and the updates from it."""
@@ -102,6 +106,7 @@ class GymnasiumTrainer(PPOTrainer):
         ) -> _Acted:
             decision = deciding(self.definition, weights)(players.observation, expected_loops=players.loops)
             action = drawn_actions(decision.distribution, players.envs.copy, root, step)
+            self._check_head(decision.distribution, action)
             return _Acted(
                 action,
                 decision.distribution.log_prob(action),
@@ -112,6 +117,17 @@ class GymnasiumTrainer(PPOTrainer):
             )
 
         return on_each_device(self.mesh, think, (EVERYWHERE, SPECS.players, EVERYWHERE, EVERYWHERE), ROWS)
+
+    def _check_head(self, distribution: Any, action: Array) -> None:
+        """Raise an error if the policy's actions are not those of the environment."""
+        space = self.env.single_action_space
+        wanted = (space.n,) if isinstance(space, spaces.Discrete) else space.shape
+        found = distribution.logits.shape[1:] if isinstance(distribution, Categorical) else action.shape[1:]
+        if isinstance(distribution, Categorical) != isinstance(space, spaces.Discrete) or found != wanted:
+            kind = f"{type(distribution).__name__} of shape {found}"
+            raise ValueError(
+                f"the policy is a {kind}, and the actions are {space}: give the net another head"
+            )
 
     def _rollout(self, state: OnlineState) -> tuple[Players, Rollout]:
         """So many steps of every environment."""
