@@ -10,8 +10,12 @@ import tempfile
 import pytest
 from jaxtyping import install_import_hook
 
-# Tests compile far more than they compute. Timings (`looped-actor bench`) run without this.
-os.environ["XLA_FLAGS"] = os.environ.get("XLA_FLAGS", "") + " --xla_backend_optimization_level=0"
+sys.path.insert(0, str(pathlib.Path(__file__).parent))
+
+from flags import QUICK_TO_COMPILE
+
+# Timings (`looped-actor bench`) run without this.
+os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
 
 # Many tests, and the commands that they run, compile the same programs: each is compiled once in a session.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
@@ -19,7 +23,6 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": kept, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
 
-sys.path.insert(0, str(pathlib.Path(__file__).parent))
 if not os.environ.get("THOROUGH"):  # millions of steps by the plain rules, and each call would be checked
     install_import_hook("looped_actor", "shape_checker.check")
 

@@ -109,7 +109,7 @@ def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, 
     assert not list(out.glob("*.parts"))  # what was kept on the way is gone
     pictures = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".png", ".svg")}
     assert len(pictures) == 2 * len(said)
-    assert {*said} == {*FIGURES} - {"curves", "worlds"}  # those are of `reproduce`
+    assert {*said} == {*FIGURES} - {"curves", "worlds", "separation"}  # of `reproduce` and `theory`
     for name in pictures:
         (out / name).unlink()
     assert draw_folder(out) == said

@@ -8,13 +8,14 @@ import sys
 
 import pytest
 
+from flags import QUICK_TO_COMPILE
 from helpers import thorough
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [str(pathlib.Path(sys.executable).with_name("looped-actor"))]
 
 
-UNOPTIMISED = {"XLA_FLAGS": "--xla_backend_optimization_level=0"}  # where compiling is most of the work
+UNOPTIMISED = {"XLA_FLAGS": QUICK_TO_COMPILE}  # where compiling is most of the work
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
@@ -58,6 +59,7 @@ def test_models_as_json():
     assert looped["update_bytes"] > 0
 
 
+@thorough
 def test_models_as_a_table():
     done = run(*COMMAND, "models", "rush-hour", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr

@@ -25,22 +25,25 @@ def numbers(text, before):
     return [float(x) for x in re.findall(rf"{before} +([\d.]+)", text)]
 
 
-def test_own_training_loop():
-    losses = numbers(output_of("own_training_loop.py"), "loss")
-    assert losses[0] > 1.0
-    assert losses[-1] < 0.4
+def test_own_training_loop(size):
+    shorter = {"steps": ("range(101)", f"range({size(26, 101)})")}
+    losses = numbers(output_of("own_training_loop.py", **shorter), "loss")
+    assert losses[0] > 1.5
+    assert losses[-1] < size(1.4, 0.4)
 
 
-def test_gymnasium_environment():
+def test_gymnasium_environment(size):
     """Twenty steps is how long a pole stands by itself."""
-    lengths = numbers(output_of("gymnasium_environment.py"), "episodes last")
-    assert lengths[-1] > 150
+    shorter = {"iterations": ("16, 16, 40", f"16, 16, {size(20, 40)}")}
+    lengths = numbers(output_of("gymnasium_environment.py", **shorter), "episodes last")
+    assert lengths[-1] > size(100, 250)
 
 
 def test_jax_environment(size):
-    shorter = {"iterations": ("4, 16, 30", f"4, 16, {size(20, 30)}")}
+    """How much it learns is seen with THOROUGH=1; PPO itself is tested elsewhere."""
+    shorter = {"iterations": ("4, 16, 30", f"4, 16, {size(10, 30)}")}
     arrived = [float(x) for x in re.findall(r"(\d+)% arrive", output_of("jax_environment.py", **shorter))]
-    assert arrived[-1] > arrived[0] + 15
+    assert arrived[-1] > size(10, 60)
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
