@@ -9,6 +9,7 @@ import time
 import numpy as np
 import pytest
 
+from helpers import thorough
 from looped_actor.analysis.seeds import ends_table, over_seeds, verdict
 from looped_actor.analysis.tables import read_table
 from looped_actor.experiments import reported
@@ -129,7 +130,7 @@ def save_when_asked(folder):
         time.sleep(0.01)
 
 
-@pytest.mark.parametrize("kind", [Processes, RayTasks])
+@pytest.mark.parametrize("kind", [Processes, pytest.param(RayTasks, marks=thorough)])
 def test_what_dies_is_tried_again_and_what_fails_is_not(kind, tmp_path, monkeypatch):
     """Also over a real Ray, on this machine."""
     monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent))  # where Ray's workers find `fail`

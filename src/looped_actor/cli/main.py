@@ -1,5 +1,6 @@
 """`looped-actor`: the command line."""
 
+import os
 import sys
 
 import tyro
@@ -43,6 +44,9 @@ def main() -> None:
     except (ValueError, ChildProcessError) as mistake:
         print(f"looped-actor: {mistake}", file=sys.stderr)
         raise SystemExit(2) from None
+    except BrokenPipeError:  # as in `looped-actor ... | head`: nobody reads on
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
 

@@ -20,7 +20,7 @@ from looped_actor.theory.universal import adaptive_policy, fixed_policy
 Told = Callable[[int, int], None]
 """Told how much is done, and of how much."""
 WITHIN_REACH = 26
-"""The largest n of states that hold a program of one entry, with two bits of padding at most."""
+"""The n of states that hold a program of one entry and one bit of padding: about 1e8 steps of a policy."""
 
 
 def count_costs(lengths: Sequence[int], progress: Told) -> list[Costs]:
