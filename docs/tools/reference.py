@@ -76,9 +76,9 @@ def _option(parameter: inspect.Parameter, about: dict[str, str]) -> str:
     kind, extras = parameter.annotation, ()
     if typing.get_origin(kind) is typing.Annotated:
         kind, *extras = typing.get_args(kind)
-    said = next((extra.name for extra in extras if getattr(extra, "name", None)), parameter.name)
+    name = next((extra.name for extra in extras if getattr(extra, "name", None)), parameter.name)
     positional = tyro.conf.Positional in extras or parameter.kind is inspect.Parameter.POSITIONAL_ONLY
-    shown = said.upper() if positional else "--" + said.replace("_", "-")
+    shown = name.upper() if positional else "--" + name.replace("_", "-")
     default = parameter.default
     told = "" if default in (None, inspect.Parameter.empty, (), False) else f"`{_plain(default)}`"
     said = f"{_type(kind)}{', default ' + told if told else ''}"
@@ -124,20 +124,16 @@ def configuration_page() -> str:
     )
     for task, title, only in PARTS:
         scales = {scale: _flat(preset(task, scale)) for scale in ("micro", "small", "paper")}
-        example = preset(task, "micro")
         text += f"\n## {title}\n\nValues are those of the presets of `{task}`, arm `looped`.\n"
-        for section, config in _sections(example):
+        for section, config in _sections(preset(task, "micro")):
             if only not in ("", section):
                 continue
             text += f"\n### {section or 'the run'}\n\n{_first_line(config)}\n\n"
             text += "| field | micro | small | paper | |\n|---|---|---|---|---|\n"
             about = field_docs(type(config))
-            for entry in dataclasses.fields(config):
-                if dataclasses.is_dataclass(getattr(config, entry.name)):
-                    continue
-                path = f"{section}.{entry.name}" if section else entry.name
-                values = [scales[scale].get(path, "") for scale in scales]
-                text += _row(f"`{path}`", *values, about.get(entry.name, ""))
+            for name, path, _ in _values(section, config):
+                values = [flat.get(path, "") for flat in scales.values()]
+                text += _row(f"`{path}`", *values, about.get(name, ""))
     return FROM_CODE + text
 
 
@@ -150,14 +146,19 @@ def _sections(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _flat(config: Any) -> dict[str, str]:
-    flat = {}
-    for section, part in _sections(config):
-        for entry in dataclasses.fields(part):
-            value = getattr(part, entry.name)
-            if not dataclasses.is_dataclass(value):
-                path = f"{section}.{entry.name}" if section else entry.name
-                flat[path] = "" if value in ("", None) else f"`{_plain(to_json(value))}`"
-    return flat
+    return {
+        path: "" if value in ("", None) else f"`{_plain(to_json(value))}`"
+        for section, part in _sections(config)
+        for _, path, value in _values(section, part)
+    }
+
+
+def _values(section: str, config: Any) -> Iterator[tuple[str, str, Any]]:
+    """Name, path and value of the fields of a section that are no sections themselves."""
+    for entry in dataclasses.fields(config):
+        value = getattr(config, entry.name)
+        if not dataclasses.is_dataclass(value):
+            yield entry.name, f"{section}.{entry.name}" if section else entry.name, value
 
 
 def field_docs(kind: type) -> dict[str, str]:

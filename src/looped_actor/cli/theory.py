@@ -33,7 +33,7 @@ def theory(
     Args:
       lengths: The n at which steps are counted. A count takes 132 n^4 machine steps and some.
       exhaustive: Try both machines on every state up to this n.
-      samples: How many random programs, of one entry or two, to hide in states and try both machines on.
+      samples: How many random programs, of one entry, to hide in states and try both machines on.
       seed: Of the random programs.
       out: Write separation.csv and its figure here.
     """

@@ -1,9 +1,10 @@
 """The theorem shown on concrete machines: what `looped-actor theory` prints, as data and sentences."""
 
 import random
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
+from looped_actor.batches import Progress
 from looped_actor.theory.machines import ONE, Entry, Machine
 from looped_actor.theory.separation import (
     Costs,
@@ -17,13 +18,11 @@ from looped_actor.theory.separation import (
 )
 from looped_actor.theory.universal import adaptive_policy, fixed_policy
 
-Told = Callable[[int, int], None]
-"""Told how much is done, and of how much."""
 WITHIN_REACH = 26
 """The n of states that hold a program of one entry and one bit of padding: about 1e8 steps of a policy."""
 
 
-def count_costs(lengths: Sequence[int], progress: Told) -> list[Costs]:
+def count_costs(lengths: Sequence[int], progress: Progress) -> list[Costs]:
     """Steps of both policies, at each n."""
     adaptive, fixed = adaptive_policy(), fixed_policy()
     counted = []
@@ -51,7 +50,7 @@ def as_rows(counted: Sequence[Costs]) -> list[dict[str, Any]]:
     ]
 
 
-def try_all_states(largest: int, progress: Told) -> Iterator[str]:
+def try_all_states(largest: int, progress: Progress) -> Iterator[str]:
     """Both policies on every state up to an n; a sentence for each n."""
     adaptive, fixed = adaptive_policy(), fixed_policy()
     for n in range(2, largest + 1):
@@ -71,7 +70,7 @@ def random_program(rng: random.Random) -> Machine:
     return Machine(2, (Entry(0, ONE, rng.randrange(4), rng.randrange(4), rng.random() < 0.5),))
 
 
-def try_programs(samples: int, seed: int, progress: Told) -> str:
+def try_programs(samples: int, seed: int, progress: Progress) -> str:
     """Both policies on states that hold random programs; a sentence."""
     rng = random.Random(seed)
     adaptive, fixed = adaptive_policy(), fixed_policy()

@@ -9,8 +9,10 @@ reads a block from left to right, remembers what matters, writes on its way back
 whose head moves by a schedule becomes a machine that moves by a schedule.
 """
 
+import functools
+import itertools
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
 from looped_actor.theory.machines import HALT
@@ -50,16 +52,16 @@ class Layout:
     """Where the tracks lie in a block: two bits to a cell, in the order of their widths in bits."""
 
     widths: dict[str, int]
-    _shifts: dict[str, int] = field(init=False)
 
     def __post_init__(self) -> None:
-        shifts, at = {}, 0
-        for track, width in self.widths.items():
-            shifts[track] = at
-            at += width
-        if at % 2:
-            raise ValueError(f"{at} bits do not fill cells of two")
-        object.__setattr__(self, "_shifts", shifts)
+        bits = sum(self.widths.values())
+        if bits % 2:
+            raise ValueError(f"{bits} bits do not fill cells of two")
+
+    @functools.cached_property
+    def _shifts(self) -> dict[str, int]:
+        ends = itertools.accumulate(self.widths.values())
+        return {track: end - self.widths[track] for track, end in zip(self.widths, ends, strict=True)}
 
     @property
     def cells(self) -> int:

@@ -132,25 +132,30 @@ class GymnasiumTrainer(PPOTrainer):
     def _rollout(self, state: OnlineState) -> tuple[Players, Rollout]:
         """So many steps of every environment."""
         first = int(state.iteration) * self.config.rollout_steps
-        players, transitions, executed = state.players, [], 0
+        players, transitions, executed = jax.device_get(state.players), [], 0
+
+        def think(step: int) -> _Acted:
+            given = (state.weights, self._placed(players), state.root, jnp.int32(step))
+            return jax.device_get(self._think(*given))
+
         for step in range(self.config.rollout_steps):
-            acted = jax.device_get(self._think(state.weights, players, state.root, jnp.int32(first + step)))
+            acted = think(first + step)
             players, transition = self._stepped(players, acted)
             transitions.append(transition)
             executed = executed + acted.executed
-        last = jax.device_get(self._think(state.weights, players, state.root, jnp.int32(0)))
+        last = think(0)
         steps = jax.tree.map(lambda *leaves: np.stack(leaves), *transitions)
         thoughts = np.concatenate([steps.loops, last.loops[None]])
         asked = thoughts.reshape(len(thoughts), self.mesh.size, -1).sum(axis=(0, 2)).astype(np.int32)
         spread = functools.partial(placed, self.mesh)
-        return players, Rollout(
+        return self._placed(players), Rollout(
             spread(steps, STEPS),
             *(spread(leaf, ROWS) for leaf in (last.value, asked, executed + last.executed)),
         )
 
     def _stepped(self, players: Players, acted: _Acted) -> tuple[Players, Transition]:
-        """Carry out one action of every environment."""
-        envs, seen = jax.device_get((players.envs, players.observation))
+        """Carry out one action of every environment; all of it stays on the host."""
+        envs = players.envs
         after, reward, terminated, truncated, infos = self.env.step(self._as_taken(acted.action))
         success = _success(infos, len(terminated))
         before = envs.statistics
@@ -158,7 +163,7 @@ class GymnasiumTrainer(PPOTrainer):
             (before.returns + reward).astype(np.float32), before.length + 1, before.success | success
         )
         transition = Transition(
-            seen,
+            players.observation,
             acted.action,
             acted.log_prob,
             acted.value,
@@ -172,7 +177,8 @@ class GymnasiumTrainer(PPOTrainer):
         done = terminated | truncated
         running = jax.tree.map(lambda leaf: np.where(done, np.zeros_like(leaf), leaf), episode)
         envs = envs._replace(statistics=running, episode=(envs.episode + done).astype(np.int32))
-        return self._placed(Players(envs, after, acted.loops)), transition
+        # A copy: some environments write their next observation where this one lies.
+        return Players(envs, np.array(after), acted.loops), transition  # type: ignore[arg-type]
 
     def _as_taken(self, action: Any) -> Any:
         """Actions as the environment wants them."""
