@@ -11,9 +11,9 @@ import numpy as np
 from record import write_record
 from tqdm import tqdm
 
-from looped_actor.batches import default_workers
 from looped_actor.levels import open_bank, solve_bank
 from looped_actor.levels.solutions import replays
+from looped_actor.processes import default_workers
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.boxoban import solve_cells
 

@@ -17,8 +17,8 @@ from learning_curve import evaluations_of
 from offline_curve import minutes_of
 from record import write_record
 
-from looped_actor.experiments.analyses import compare_runs
-from looped_actor.experiments.runs import read_run
+from looped_actor.analysis.compare import compare_runs
+from looped_actor.runs.folder import read_run
 
 COMMAND = str(pathlib.Path(sys.executable).with_name("looped-actor"))
 ARMS = ("looped", "iso-params", "iso-flops")

@@ -30,11 +30,10 @@ def main():
 
     from looped_actor.algorithms import Weights, no_statistics
     from looped_actor.analysis.latents import LatentsRecorder, open_latents
-    from looped_actor.analysis.plans import LOOPS
-    from looped_actor.experiments.policies import build_net, definition_of
-    from looped_actor.experiments.presets import preset
     from looped_actor.levels import starter_bank
     from looped_actor.loop import FixedLoops
+    from looped_actor.runs.policy import build_net, definition_of
+    from looped_actor.runs.presets import preset
     from looped_actor.solvers.advice import planes_of
 
     config = preset("boxoban", "paper")
@@ -49,7 +48,7 @@ def main():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         deepest = FixedLoops(config.halting.max_loops)
-        recorder = LatentsRecorder(definition_of(config), LOOPS, mesh, deepest, options.chunk)
+        recorder = LatentsRecorder(definition_of(config), (1, 2, 4, 8, 16), mesh, deepest, options.chunk)
         recorder.record(weights, observe, 2 * options.chunk, pathlib.Path(folder) / "compiled")
         start = time.perf_counter()
         recorder.record(weights, observe, options.levels, pathlib.Path(folder) / "latents")

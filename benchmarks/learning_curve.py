@@ -21,11 +21,11 @@ from record import write_record
 
 from looped_actor.algorithms import no_statistics
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.puzzles import summary
-from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
-from looped_actor.experiments.online import OnlineRun, level_player
-from looped_actor.experiments.policies import save_policy
-from looped_actor.experiments.runs import read_run, restore_run
+from looped_actor.evaluation.levels import summary
+from looped_actor.runs.evaluate import evaluate_policy
+from looped_actor.runs.folder import policy_at, read_run, run_of
+from looped_actor.runs.policy import save_policy
+from looped_actor.runs.requests import EvaluationRequest
 
 
 def evaluations_of(run):
@@ -40,10 +40,10 @@ def timings_of(run):
 
 def untrained(run, config):
     """The argmax policy of the weights that the run began with, without statistics of observations."""
-    parts = OnlineRun(config, run, all_devices(1))
-    weights = parts.trainer.begin(config.seed).weights
+    own = run_of(config, run, all_devices(1)).puzzle
+    weights = own.trainer.begin(config.seed).weights
     weights = weights._replace(statistics=no_statistics(config.shape.features))
-    return summary(level_player(config, parts.held_out, parts.mesh).play(weights))
+    return summary(own.player(own.bank("held_out")).play(weights))
 
 
 def draw(config, evaluations, before, final, minutes_at, path):
@@ -81,7 +81,7 @@ def main():
     config, out = read_run(options.run), options.out
     out.mkdir(parents=True, exist_ok=True)
     evaluations, timings = evaluations_of(options.run), timings_of(options.run)
-    final = evaluate_policy(EvaluationRequest(options.run, baselines=True), all_devices(1))
+    final = evaluate_policy(policy_at(options.run), EvaluationRequest(baselines=True), all_devices(1))
     final["policy"], final["bank"] = options.run.name, pathlib.Path(final["bank"]).name
     before = untrained(options.run, config)
 
@@ -92,8 +92,7 @@ def main():
     draw(config, evaluations, before, final, minutes_at, out / "curve.png")
     for name in ("config.json", "metrics.csv", "timings.csv"):
         shutil.copy(options.run / name, out / name)
-    state, _ = restore_run(config, options.run, all_devices(1))
-    save_policy(config, state.weights, out / "policy")
+    save_policy(config, policy_at(options.run, "latest").weights, out / "policy")
     with (out / "evaluations.csv").open("w", newline="") as file:
         columns = ("steps", "minutes", "levels", "solved", "success", "low", "high", "loops")
         writer = csv.writer(file)

@@ -21,9 +21,8 @@ from learning_curve import evaluations_of
 from record import write_record
 
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.ogbench import world_summary
-from looped_actor.experiments.offline import OfflineRun, world_player
-from looped_actor.experiments.runs import read_run, restore_run
+from looped_actor.evaluation.worlds import world_summary
+from looped_actor.runs.folder import policy_at, read_run, run_of
 
 
 def table(path):
@@ -42,13 +41,13 @@ def minutes_of(run):
 def final_evaluation(run, episodes, tasks):
     """After training, before it, and at random: the same episodes."""
     config, mesh = read_run(run), all_devices(1)
-    trained, _ = restore_run(config, run, mesh)
-    player = world_player(config, episodes=episodes, tasks=tasks)
+    own = run_of(config, run, mesh).control
+    player = own.player(episodes=episodes, tasks=tasks)
     most = config.chosen_arm.max_loops
     try:
-        begun = OfflineRun(config, run, mesh).trainer.begin(config.seed)
+        begun = own.trainer.begin(config.seed)
         return {
-            "trained": world_summary(player.play(trained.weights), most),
+            "trained": world_summary(player.play(policy_at(run, "latest").weights), most),
             "untrained": world_summary(player.play(begun.weights), most),
             "random": world_summary(player.play_at_random(), 1),
         }

@@ -20,10 +20,10 @@ from looped_actor.devices import start_devices
 def timed(config, folder, mesh, iterations):
     import jax
 
-    from looped_actor.experiments.offline import OfflineRun
-    from looped_actor.training import Schedule, run
+    from looped_actor.runs.folder import run_of
+    from looped_actor.training import Schedule, fit
 
-    parts = OfflineRun(config, folder, mesh)
+    parts = run_of(config, folder, mesh)
     inside, rows = [], []
 
     class Timed:
@@ -39,7 +39,7 @@ def timed(config, folder, mesh, iterations):
     def report(report):
         rows.append((time.perf_counter(), report))
 
-    run(
+    fit(
         Timed(),
         folder,
         seed=0,
@@ -75,8 +75,8 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     mesh = start_devices(options.devices)
-    from looped_actor.experiments.codec import replaced
-    from looped_actor.experiments.presets import preset
+    from looped_actor.codec import replaced
+    from looped_actor.runs.presets import preset
 
     found = []
     for arm in options.arms:

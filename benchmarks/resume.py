@@ -72,12 +72,14 @@ def train(out, steps, task, devices, learner=None):
 
 def state_of(folder):
     """All arrays of the newest checkpoint, by name."""
-    from looped_actor.devices import all_devices
-    from looped_actor.experiments.runs import read_run, restore_run
-    from looped_actor.training.checkpoint import named_leaves
+    import jax
 
-    state, bookmark = restore_run(read_run(folder), folder, all_devices(1))
-    return {name: np.asarray(leaf) for name, leaf in named_leaves(state).items()}, bookmark
+    from looped_actor.runs.folder import fingerprint_of, read_run
+    from looped_actor.training import Checkpoints
+
+    with jax.enable_x64(read_run(folder).double_precision):
+        named, bookmark = Checkpoints(folder / "checkpoints", fingerprint_of(folder), read_only=True).read()
+        return {name: np.asarray(leaf) for name, leaf in named.items()}, bookmark
 
 
 def rows(folder):

@@ -13,10 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from looped_actor import load_policy
+from looped_actor.bench.work import policy_work
 from looped_actor.devices import all_devices
-from looped_actor.experiments.bench import policy_work
 from looped_actor.loop import Streaming
-from looped_actor.training.ppo import PPOTrainer
+from looped_actor.training import ppo_trainer
 
 LANES, ENVS, STEPS = 4, 8, 5
 POLICY = pathlib.Path(__file__).parents[1] / "results" / "micro_boxoban"
@@ -25,14 +25,17 @@ POLICY = pathlib.Path(__file__).parents[1] / "results" / "micro_boxoban"
 def rollout():
     """Loops of every decision, `[step, environment]`, and how many the engine computed for them."""
     policy = load_policy(POLICY)
-    work = policy_work(policy.config, policy.weights, None, quick=True)
+    work = policy_work(policy, None, quick=True)
     ppo = replace(work.config.ppo, num_envs=ENVS, rollout_steps=STEPS, minibatch=ENVS)
-    trainer = PPOTrainer(ppo, work.world.train, work.build, 1, all_devices(), acting=Streaming(LANES))
-    state = trainer.begin(seed=0).with_weights(policy.weights)
-    _, rolled = trainer.programs.play(trainer.placed_env, state)
+
+    def rolled(steps):
+        acting, own = Streaming(LANES), replace(ppo, rollout_steps=steps)
+        trainer = ppo_trainer(own, work.world.train, work.build, 1, all_devices(), acting=acting)
+        state = trainer.begin(seed=0).with_weights(policy.weights)
+        return trainer.programs.collect(trainer.collector.world, state, None).rollout
+
     # The state after the last step is thought about too: how long shows in a rollout of one step more.
-    longer = replace(trainer, config=replace(ppo, rollout_steps=STEPS + 1))
-    _, longer_rolled = longer.programs.play(longer.placed_env, state)
+    rolled, longer_rolled = rolled(STEPS), rolled(STEPS + 1)
     return np.asarray(longer_rolled.steps.loops), int(jax.device_get(rolled.executed).sum())
 
 

@@ -20,12 +20,12 @@ from record import write_record
 
 from looped_actor import load_policy
 from looped_actor.algorithms import Synchronous, Weights, deciding, no_statistics
+from looped_actor.bench.work import Work, asked_work, policy_work
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.puzzles import LevelPlayer
-from looped_actor.experiments.bench import Work, asked_work, policy_work
+from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.loop.rng import Stream, addressed_key, folded
-from looped_actor.training.ppo import PPOTrainer
+from looped_actor.training import Trainer, ppo_trainer
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SLOTS = (3, 64)
@@ -36,11 +36,11 @@ def works(quick: bool) -> dict[str, Work]:
     found = {"width 128, 10x10 boards": asked_work("boxoban", quick=True)}  # the frozen scan takes its time
     for task in ("boxoban", "rush_hour"):
         policy = load_policy(RESULTS / f"micro_{task}")
-        found[f"micro {task}"] = policy_work(policy.config, policy.weights, None, quick)
+        found[f"micro {task}"] = policy_work(policy, None, quick)
     return found
 
 
-def start(work: Work, trainer: PPOTrainer, dtype):
+def start(work: Work, trainer: Trainer, dtype):
     """The state of a run with the weights of this work."""
     state = trainer.begin(seed=0)
     weights = work.weights
@@ -54,7 +54,7 @@ def start(work: Work, trainer: PPOTrainer, dtype):
 def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:
     """Count the decisions and levels that differ."""
     config, mesh = work.config, all_devices()
-    trainer = PPOTrainer(
+    trainer = ppo_trainer(
         config.ppo, work.world.train, work.build, 1, mesh, dtype=dtype, acting=Streaming(slots)
     )
     state = start(work, trainer, dtype)
@@ -62,7 +62,7 @@ def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:
 
     @jax.jit
     def decide_again(weights, observation, copies, step):
-        decision = deciding(trainer.definition, weights, execution=FrozenScan())(observation)
+        decision = deciding(trainer.learner.net.definition, weights, execution=FrozenScan())(observation)
         key = addressed_key(state.root, Stream.ACTION)
 
         def draw(distribution, copy):
@@ -72,7 +72,7 @@ def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:
 
     decisions = actions = loops = 0
     for rollout_number in range(rollouts):
-        players, rollout = trainer.programs.play(trainer.placed_env, state)
+        players, rollout = trainer.programs.collect(trainer.collector.world, state, None)
         steps = rollout.steps
         for t in range(config.ppo.rollout_steps):
             step = rollout_number * config.ppo.rollout_steps + t
@@ -85,7 +85,7 @@ def compare(work: Work, dtype, slots: int, rollouts: int) -> dict:
         state = state._replace(players=players, iteration=state.iteration + 1)
 
     player = LevelPlayer(
-        work.world.held_out, work.world.levels, trainer.definition, config.halting.max_loops, mesh
+        work.world.held_out, work.world.levels, trainer.learner.net.definition, config.halting.max_loops, mesh
     )
     played = [
         replace(player, acting=acting).play(state.weights).episodes for acting in (Streaming(slots), frozen)

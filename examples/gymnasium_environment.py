@@ -14,7 +14,7 @@ from looped_actor import (
 )
 from looped_actor.algorithms import PPOConfig
 from looped_actor.devices import all_devices
-from looped_actor.training import GymnasiumTrainer
+from looped_actor.training import ppo_trainer
 
 ENVS, WIDTH, ITERATIONS = 16, 16, 40
 same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
@@ -41,10 +41,10 @@ config = PPOConfig(
     discount=0.98,
     reward_scale=0.05,
 )
-trainer = GymnasiumTrainer(config, envs, build, ITERATIONS, all_devices(1))
+trainer = ppo_trainer(config, envs, build, ITERATIONS, all_devices(1))
 state = trainer.begin(seed=0)
 for iteration in range(1, ITERATIONS + 1):
     state, metrics = trainer.iterate(state)
     if iteration % 10 == 0:
-        steps, length = iteration * trainer.steps_per_iteration, float(metrics.episode_length)
-        print(f"{steps:6,} steps   episodes last {length:5.1f}   loops {float(metrics.loops):.1f}")
+        steps, length = iteration * trainer.steps_per_iteration, float(metrics.play.episode_length)
+        print(f"{steps:6,} steps   episodes last {length:5.1f}   loops {float(metrics.play.loops):.1f}")

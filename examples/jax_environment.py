@@ -17,7 +17,7 @@ from looped_actor import (
 from looped_actor.algorithms import PPOConfig
 from looped_actor.devices import all_devices
 from looped_actor.envs import Outcome
-from looped_actor.training import PPOTrainer
+from looped_actor.training import ppo_trainer
 
 SIZE, WIDTH, ITERATIONS = 4, 16, 30
 MOVES = jnp.array([[-1, 0], [0, 1], [1, 0], [0, -1]])
@@ -71,10 +71,10 @@ def build(rngs):
 
 
 config = PPOConfig(num_envs=64, rollout_steps=16, minibatch=256, epochs=2, learning_rate=5e-3, discount=0.95)
-trainer = PPOTrainer(config, Walk(), build, ITERATIONS, all_devices(1))
+trainer = ppo_trainer(config, Walk(), build, ITERATIONS, all_devices(1))
 state = trainer.begin(seed=0)
 for iteration in range(1, ITERATIONS + 1):
     state, metrics = trainer.iterate(state)
     if iteration % 10 == 0:
-        steps, success = iteration * trainer.steps_per_iteration, float(metrics.success)
-        print(f"{steps:6,} steps   {success:4.0%} arrive   mean loops {float(metrics.loops):.1f}")
+        steps, success = iteration * trainer.steps_per_iteration, float(metrics.play.success)
+        print(f"{steps:6,} steps   {success:4.0%} arrive   mean loops {float(metrics.play.loops):.1f}")

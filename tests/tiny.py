@@ -1,7 +1,7 @@
-"""A run that is small enough for a test."""
+"""Runs that are small enough for a test."""
 
-from looped_actor.experiments.codec import replaced
-from looped_actor.experiments.presets import preset
+from looped_actor.codec import replaced
+from looped_actor.runs.presets import preset
 
 CHANGES = {
     "core.width": 8,
@@ -24,6 +24,24 @@ CHANGES = {
     "evaluate_every": 4,
     "checkpoint_every": 2,
     "total_steps": 6 * 128,
+}
+
+WORLD_CHANGES = {
+    "core.width": 8,
+    "core.heads": 1,
+    "core.hidden_multiple": 8,
+    "halting.max_loops": 3,
+    "mlp": [8],
+    "gciql.hidden": [8],
+    "gciql.batch": 16,
+    "gciql.updates_per_iteration": 5,
+    "data.transitions": 40,
+    "data.episode_transitions": 20,
+    "episodes": 1,
+    "time_limit": 3,
+    "evaluate_every": 100,
+    "checkpoint_every": 1,
+    "total_steps": 20,
 }
 
 

@@ -3,64 +3,37 @@
 `run_loop` gives adaptive depth to any step of yours; `Actor` and `ActorCritic` put the paper's nets
 together; `load_policy` loads what `looped-actor train` has trained. What is exported here is the public
 API; each name says more in its own docstring.
+
+Names are imported when they are first used, so that `looped-actor --help` need not wait for JAX.
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
-from looped_actor.loop import (
-    Categorical,
-    DiagonalGaussian,
-    EarlyExit,
-    FixedLoops,
-    FrozenScan,
-    LatentResidual,
-    LoopProblem,
-    LoopResult,
-    OpenLoop,
-    Packed,
-    PolicyKL,
-    StopReason,
-    Streaming,
-    UnitGaussian,
-    mean_gradient,
-    run_loop,
-)
-from looped_actor.models import (
-    DRC,
-    Actor,
-    ActorCritic,
-    CellLogits,
-    CoreConfig,
-    DRCConfig,
-    FPRMCore,
-    GaussianMean,
-    GaussianMeanAndStd,
-    GoalObservation,
-    LoopedTrunk,
-    PairedTokenizer,
-    PlanesTokenizer,
-    ReadoutLogits,
-    ScalarTokenizer,
-    Stack,
-    ValueHead,
-    VectorTokenizer,
-)
 from looped_actor.registration import register_environments
 from looped_actor.version import __version__
 
 if TYPE_CHECKING:
-    from looped_actor.experiments.policies import Policy, load_policy
+    from looped_actor.loop import *
+    from looped_actor.models import *
+    from looped_actor.runs.policy import Policy, load_policy
 
 register_environments()
 
+_HOMES = ("looped_actor.loop", "looped_actor.models", "looped_actor.runs.policy")
+
 
 def __getattr__(name: str) -> Any:
-    """Names that need the whole house (levels, checkpoints) are imported when they are first asked for."""
-    if name in ("Policy", "load_policy"):
-        from looped_actor.experiments import policies
-
-        return getattr(policies, name)
+    """Import the package that a public name comes from."""
+    if name in __all__:
+        for home in map(importlib.import_module, _HOMES):
+            if hasattr(home, name):
+                return getattr(home, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
 
 
 __all__ = [

@@ -11,6 +11,14 @@ def at_least_one(config: Any, *names: str) -> None:
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
 
+def within(config: Any, low: float, high: float, *names: str) -> None:
+    """The same for fields that have bounds, which they may reach."""
+    for name in names:
+        value = getattr(config, name)
+        if not low <= value <= high:
+            raise ValueError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+
+
 def above_zero(config: Any, *names: str) -> None:
     """The same for fields that must be positive."""
     for name in names:

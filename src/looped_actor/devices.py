@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from looped_actor.batches import default_workers
+from looped_actor.processes import default_workers
 
 DATA = "data"
 ROWS: Any = PartitionSpec(DATA)
@@ -37,7 +37,7 @@ MOST_CORES = 8
 """Cores of a CPU that become devices unless more are asked for."""
 
 
-def _own_cores() -> int:
+def _cores() -> int:
     """Cores that this process may use, rounded down to a power of two, which divides more batches."""
     return min(MOST_CORES, 2 ** int(math.log2(default_workers())))
 
@@ -107,7 +107,7 @@ def start_devices(
             raise ValueError(f"{devices} devices: there must be at least 1, and no more than there are")
         jax.config.update("jax_num_cpu_devices", devices)
     elif coordinator is None:
-        jax.config.update("jax_num_cpu_devices", _own_cores())
+        jax.config.update("jax_num_cpu_devices", _cores())
     if coordinator == "auto":
         jax.distributed.initialize()
     elif coordinator is not None:

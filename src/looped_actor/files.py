@@ -5,6 +5,8 @@ import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import filelock
+
 
 def write_whole(path: str | os.PathLike, data: bytes) -> None:
     """Write a file, and its folder if need be. It appears under its name only when it is whole."""
@@ -16,20 +18,17 @@ def write_whole(path: str | os.PathLike, data: bytes) -> None:
 
 
 @contextmanager
-def held(path: str | os.PathLike, wait: bool = False) -> Iterator[None]:
-    """Hold a lock file while something is done that only one process may do; it is let go of at death.
+def held(path: str | os.PathLike, *, taken: str | None = None) -> Iterator[None]:
+    """Hold a lock file while something is done that only one process may do; it is released at death.
 
     Args:
-      path: the file, which stays.
-      wait: until another one has let go, instead of raising `BlockingIOError`.
+      path: the file.
+      taken: what to say if another process holds it. Default: wait until it is released.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("a") as file:
-        try:
-            import fcntl
-        except ImportError:  # not a Unix: nothing is held
+    try:
+        with filelock.FileLock(path, blocking=taken is None):
             yield
-            return
-        fcntl.flock(file, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
-        yield
+    except filelock.Timeout:
+        raise ValueError(f"{taken}; wait for it, or end it") from None

@@ -12,7 +12,7 @@ from flax import nnx
 from hypothesis import given
 from hypothesis import strategies as st
 
-from helpers import cast, relative, thorough
+from helpers import cast, relative
 from looped_actor.loop import (
     Categorical,
     DiagonalGaussian,
@@ -29,7 +29,8 @@ from looped_actor.loop import (
 from looped_actor.models import CoreConfig, FPRMCore
 from looped_actor.models.layers import rms_norm
 
-PRECISIONS = {"float32": 1e-5, "float64": 1e-10}
+PRECISIONS = {"float32": 5e-5, "float64": 1e-10}
+"""Relative. Nine loops of a core of gain above 1 can turn a rounding of float32 into 1.3e-5."""
 TINY = CoreConfig(width=8, heads=2, layers=1, hidden_multiple=8)
 GRID = (2, 3)
 MAX_LOOPS = 9
@@ -136,7 +137,7 @@ RULES = [
 ]
 
 
-@pytest.mark.parametrize("precision", [pytest.param("float32", marks=thorough), "float64"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 @given(
     seed=st.integers(0, 2**16),
     batch=st.sampled_from([1, 5, 7]),

@@ -11,9 +11,8 @@ import pytest
 from helpers import thorough
 from looped_actor.algorithms import Advised, ImitationConfig, imitation_loss
 from looped_actor.devices import all_devices
-from looped_actor.experiments.online import OnlineRun
-from looped_actor.experiments.runs import begin_run
 from looped_actor.loop import Categorical
+from looped_actor.runs.folder import begin_run, run_of
 from looped_actor.training.imitation import MOST_GROUPS
 from looped_actor.training.online import minibatches
 from tiny import tiny
@@ -78,29 +77,30 @@ def test_minibatches_take_what_is_usable_and_all_of_it():
 @pytest.mark.parametrize("task", ["boxoban", pytest.param("rush-hour", marks=thorough)])
 def test_the_solver_plays_its_share_and_lost_games_begin_anew(task, tmp_path):
     config = begin_run(tiny(task, by="imitation", time_limit=12), tmp_path / "run")
-    trainer = OnlineRun(config, tmp_path / "run", all_devices(1)).trainer
+    trainer = run_of(config, tmp_path / "run", all_devices(1)).trainer
+    learner = trainer.learner
     state = trainer.begin(0)
     solvers = np.arange(16) % 2 == 1
     for _ in range(2):
-        given = trainer._demonstrated(state.players)
-        players, rollout = trainer.programs.play(trainer.placed_env, state, given)
+        given = learner.ask(trainer.mesh, state)
+        players, rollout = trainer.programs.collect(trainer.collector.world, state, given)
         steps = jax.device_get(rollout.steps)
         given = np.asarray(given)
         assert (given[:, ~solvers] == -1).all()
         assert (given[0, solvers] >= 0).any()
         assert (steps.action == given)[given >= 0].all()
         flat = steps.observation.reshape(-1, *steps.observation.shape[2:])
-        advice = trainer.teacher.advise(flat)
+        advice = learner.teacher.advise(flat)
         optimal = advice.optimal.reshape(*steps.action.shape, -1)
         followed = np.take_along_axis(optimal, steps.action[..., None], -1)[..., 0]
         assert followed[given >= 0].all()  # what the solver did is what it would advise
-        lost = trainer.teacher.advise(np.asarray(players.observation)).remaining < 0
+        lost = learner.teacher.advise(np.asarray(players.observation)).remaining < 0
         after, metrics = trainer.iterate(state)
         same = (np.asarray(after.players.envs.episode) == np.asarray(players.envs.episode)).tolist()
         assert same == (~lost).tolist()
-        assert trainer.teacher.advise(np.asarray(after.players.observation)).remaining.min() >= 0
+        assert learner.teacher.advise(np.asarray(after.players.observation)).remaining.min() >= 0
         assert float(metrics.advised) == pytest.approx((advice.remaining > 0).mean())
         done = (steps.terminated | steps.truncated) & ~solvers
-        assert float(metrics.episodes) == done.sum()
+        assert float(metrics.play.episodes) == done.sum()
         state = after
-    assert trainer.groups == 16 <= MOST_GROUPS
+    assert learner.net.groups == 16 <= MOST_GROUPS

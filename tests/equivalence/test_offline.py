@@ -18,14 +18,14 @@ from looped_actor.algorithms import (
     deciding,
     value_loss,
 )
+from looped_actor.codec import replaced
 from looped_actor.devices import all_devices
-from looped_actor.experiments.codec import replaced
-from looped_actor.experiments.offline import nets_of
-from looped_actor.experiments.presets import preset
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.models import GoalObservation
 from looped_actor.offline import GoalSampling, from_ogbench
-from looped_actor.training import OfflineTrainer
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.presets import preset
+from looped_actor.training import gciql_trainer
 from looped_actor.training.checkpoint import named_leaves
 
 CONFIG = replaced(
@@ -55,8 +55,8 @@ def dataset(episodes=3, states=9):
 
 
 def trainer(arm="looped", **options):
-    nets = nets_of(replace(CONFIG, arm=arm))
-    return OfflineTrainer(CONFIG.gciql, GoalSampling(), dataset(), nets, 1, all_devices(1), **options)
+    nets = run_of(replace(CONFIG, arm=arm)).nets
+    return gciql_trainer(CONFIG.gciql, GoalSampling(), dataset(), nets, 1, all_devices(1), **options)
 
 
 def assert_close(one, other):
@@ -72,10 +72,10 @@ def test_data_on_disk_teaches_what_data_on_the_devices_does(x64):
         one, first = on_device.iterate(one)
         other, second = mapped.iterate(other)
         assert_close(first, second)
-    assert list(mapped._fetched) == [3], "fetched ahead: the next iteration's batches, and no other"
+    assert list(mapped.collector._ahead) == [3], "fetched ahead: the next iteration's batches, and no other"
     assert_close(one, other)
     one, _ = on_device.iterate(one)
-    mapped._fetched.clear()  # as after a resumption
+    mapped.collector._ahead.clear()  # as after a resumption
     assert_close(one, mapped.iterate(other)[0])
 
 
@@ -102,18 +102,18 @@ def batch():
 
 def obvious(own, state, batch, parameters):
     """All three losses of a whole batch, in one piece, every loop computed."""
-    value = nnx.merge(own.definitions.value, parameters.value)
-    critics = nnx.merge(own.definitions.critics, parameters.critics)
-    held_value = nnx.merge(own.definitions.value, jax.lax.stop_gradient(parameters.value))
-    held_critics = nnx.merge(own.definitions.critics, jax.lax.stop_gradient(parameters.critics))
-    target = nnx.merge(own.definitions.critics, state.target_critics)
+    value = nnx.merge(own.learner.net.definitions.value, parameters.value)
+    critics = nnx.merge(own.learner.net.definitions.critics, parameters.critics)
+    held_value = nnx.merge(own.learner.net.definitions.value, jax.lax.stop_gradient(parameters.value))
+    held_critics = nnx.merge(own.learner.net.definitions.critics, jax.lax.stop_gradient(parameters.critics))
+    target = nnx.merge(own.learner.net.definitions.critics, state.target_critics)
     weights = state.weights._replace(parameters=parameters.actor)
-    decide = deciding(own.definitions.actor, weights, execution=FrozenScan())
+    decide = deciding(own.learner.net.definitions.actor, weights, execution=FrozenScan())
     observation = GoalObservation(batch.state, batch.actor_goal)
     parts = (
-        value_loss(value, target, batch, own.config),
-        critic_loss(critics, held_value, batch, own.config),
-        actor_loss(decide, held_critics, observation, batch, own.config),
+        value_loss(value, target, batch, own.learner.config),
+        critic_loss(critics, held_value, batch, own.learner.config),
+        actor_loss(decide, held_critics, observation, batch, own.learner.config),
     )
     return sum(losses.mean() for losses, _ in parts), parts[2][1].loops
 
@@ -123,7 +123,9 @@ def test_thinking_first_gives_the_gradient_of_the_whole_batch(batch):
         own, state, examples = batch
         everywhere = PartitionSpec()
         gradient = jax.shard_map(
-            lambda state, batch: own._gradient(state.learner.parameters, state.target_critics, state, batch),
+            lambda state, batch: own.learner._gradient(
+                state.learner.parameters, state.target_critics, state, batch
+            ),
             mesh=own.mesh,
             in_specs=(everywhere, everywhere),
             out_specs=everywhere,
@@ -144,10 +146,10 @@ def test_thinking_first_gives_the_gradient_of_the_whole_batch(batch):
 def test_rows_that_think_in_a_stream_decide_as_in_a_batch(batch):
     with jax.enable_x64(True):
         own, state, examples = batch
-        net = nnx.merge(own.definitions.actor, state.weights.parameters, state.weights.fixed)
+        net = nnx.merge(own.learner.net.definitions.actor, state.weights.parameters, state.weights.fixed)
         observation = GoalObservation(examples.state, examples.actor_goal)
         waiting = jnp.arange(12) != 5
-        streamed = jax.jit(lambda o: Streaming(3).think(net.opened(), o, waiting))(observation)
+        streamed = jax.jit(lambda o: Streaming(3).think(net.as_open_loop(), o, waiting))(observation)
         whole = net(observation, execution=FrozenScan())
         rows = np.flatnonzero(waiting)
         np.testing.assert_array_equal(streamed.thoughts.loops[rows], whole.loop.loops[rows])

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from looped_actor import Categorical
-from looped_actor.algorithms import Example, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
+from looped_actor.algorithms import PPOBatch, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
 from looped_actor.loop import MeanGradient, Packed, mean_gradient
 from looped_actor.training.online import minibatches
 
@@ -20,7 +20,7 @@ CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=24, clip=0.2, entropy_
 def case():
     random = np.random.default_rng(1)
     weights = random.normal(size=(FEATURES, ACTIONS + 1))
-    example = Example(
+    example = PPOBatch(
         observation=random.normal(size=(BATCH, FEATURES)),
         action=random.integers(ACTIONS, size=BATCH),
         log_prob=np.log(random.uniform(0.1, 0.9, BATCH)),
@@ -51,7 +51,8 @@ def numpy_loss(weights, example):
 def net_of(weights):
     def decide(observation, *, expected_loops):
         outputs = observation @ weights
-        loop = SimpleNamespace(loops=expected_loops, executed_to_learn=expected_loops.sum())
+        latent = jnp.zeros((len(outputs), 1))
+        loop = SimpleNamespace(loops=expected_loops, executed_to_learn=expected_loops.sum(), latent=latent)
         return SimpleNamespace(
             distribution=Categorical(outputs[:, :ACTIONS]), value=outputs[:, ACTIONS], loop=loop
         )
@@ -61,15 +62,18 @@ def net_of(weights):
 
 def test_loss_and_gradient_equal_numpy(case, x64):
     weights, example = case
-    arrays = Example(*map(jnp.asarray, example))
+    arrays = PPOBatch(*map(jnp.asarray, example))
     expected, clipped = numpy_loss(weights, example)
     assert 0 < clipped < BATCH  # both branches of the minimum are at work
 
-    def loss(weights, examples, execution):
-        return ppo_loss(net_of(weights), examples, CONFIG)
+    def loss(decide, examples):
+        return ppo_loss(decide, examples, CONFIG)
+
+    def policy(weights, execution):
+        return net_of(weights)
 
     # 24 examples in chunks of at most 7, of which the last is not full.
-    found, terms, gradient = mean_gradient(loss, jnp.asarray(weights), arrays, Packed(7), latent_size=1)
+    found, terms, gradient = mean_gradient(loss, policy, jnp.asarray(weights), arrays, Packed(7))
     assert abs(found - expected) < 1e-12
     assert abs(terms.clipped * BATCH - clipped) < 1e-12
     for place in np.ndindex(weights.shape):

@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -12,16 +13,15 @@ from flax import nnx
 from looped_actor.algorithms import Weights, deciding, no_statistics
 from looped_actor.analysis.difficulty import LOST, UNKNOWN, difficulty_table, remaining_of, visited_states
 from looped_actor.analysis.latents import LatentsError, LatentsRecorder, open_latents
-from looped_actor.analysis.traces import TraceRecorder
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.play import play_levels
-from looped_actor.experiments.online import environment
-from looped_actor.experiments.policies import build_net, definition_of
+from looped_actor.evaluation.levels import play_levels
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
 from looped_actor.levels import solve_bank, starter_bank
 from looped_actor.levels.replay import solution_boards
 from looped_actor.loop import FrozenScan
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.policy import build_net, definition_of
 from tiny import tiny
 
 
@@ -38,20 +38,23 @@ def policy(task="boxoban", arm="looped"):
 
 def test_a_trace_is_what_is_played():
     config, bank, weights = policy()
-    env, definition = environment(config, bank, 11), definition_of(config)
-    trace = TraceRecorder(env, 11, definition, all_devices(1), batch=4).record(weights)
+    recorder = replace(run_of(config, mesh=all_devices(1)).player(bank, count=11), batch=4)
+    env, definition = recorder.env, recorder.definition
+    recorded = recorder.record(weights, lambda state, now: (state.cells, now.distribution.mode()))
+    trace, (cells, action) = recorded.trace, recorded.trace.seen
     played = jax.jit(lambda w, n: play_levels(env, deciding(definition, w, execution=FrozenScan()), n, 4))(
         weights, jnp.arange(11)
     )
-    np.testing.assert_array_equal(trace.success, played.episodes.success)
+    for ours, theirs in zip(recorded.episodes, played.episodes, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     np.testing.assert_array_equal(trace.taken.sum(axis=0), played.episodes.length)
     np.testing.assert_array_equal((trace.loops * trace.taken).sum(axis=0), played.episodes.loops)
     for level in range(11):  # each board is what the action before has made of the last one
         board = bank.board(level)
         for step in np.flatnonzero(trace.taken[:, level]):
-            assert (trace.cells[step, level] == board.to_cells().ravel()).all()
-            board = board.move(Direction(int(trace.action[step, level])))
-        assert board.solved == trace.success[level]
+            assert (cells[step, level] == board.to_cells().ravel()).all()
+            board = board.move(Direction(int(action[step, level])))
+        assert board.solved == recorded.episodes.success[level]
 
 
 def test_remaining_pushes_decrease_along_an_optimal_path(size):
@@ -79,9 +82,9 @@ def test_remaining_moves_of_rush_hour_are_the_solver_s():
 
 def test_the_table_of_difficulty_counts_every_decision():
     config, bank, weights = policy()
-    env = environment(config, bank, 9)
-    trace = TraceRecorder(env, 9, definition_of(config), all_devices(1)).record(weights)
-    states = visited_states(BOXOBAN, (bank.info.height, bank.info.width), trace)
+    player = run_of(config, mesh=all_devices(1)).player(bank, count=9)
+    played = player.record(weights, lambda state, decision: state.cells)
+    trace, states = played.trace, visited_states(BOXOBAN, (bank.info.height, bank.info.width), played)
     rows = difficulty_table(states, {"run": "x"})
     assert sum(row["states"] for row in rows) == trace.taken.sum() == len(states.loops)
     whole = sum(row["states"] * row["loops"] for row in rows)
@@ -90,7 +93,7 @@ def test_the_table_of_difficulty_counts_every_decision():
 
 
 def observe(bank):
-    env = environment(policy()[0], bank, 20)
+    env = run_of(policy()[0]).environment(bank, 20)
     seen = np.asarray(jax.vmap(lambda level: env.observe(env.start(level)))(jnp.arange(20)))
     return lambda first, last: seen[first:last]
 

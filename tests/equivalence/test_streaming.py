@@ -16,17 +16,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped_actor import load_policy
-from looped_actor.algorithms import deciding, opened
+from looped_actor.algorithms import as_open_loop, deciding
+from looped_actor.collectors.rollouts import new_players, play, stream
 from looped_actor.envs import VectorEnv
-from looped_actor.evaluation import play as levels_play
-from looped_actor.evaluation.play import play_levels, stream_levels
-from looped_actor.experiments.online import environment
-from looped_actor.experiments.policies import build_net, definition_of
+from looped_actor.evaluation import levels as levels_play
+from looped_actor.evaluation.levels import play_levels, stream_levels
 from looped_actor.levels import starter_bank
 from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.halting import PolicyKL
 from looped_actor.loop.state import LoopProblem
-from looped_actor.training.rollouts import new_players, play, stream
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.policy import build_net, definition_of
 from tiny import tiny
 
 ENVS, STEPS = 10, 7
@@ -35,7 +35,9 @@ POLICIES = {"boxoban": "results/micro_boxoban", "rush-hour": "results/micro_rush
 # Every game with every number of slots where there is time: THOROUGH=1.
 THOROUGH = bool(os.environ.get("THOROUGH"))
 GAMES_AND_SLOTS = (
-    list(itertools.product(POLICIES, (1, 2, 3, 5, ENVS, None))) if THOROUGH else [("boxoban", 3)]
+    list(itertools.product(POLICIES, (1, 2, 3, 5, ENVS, None)))
+    if THOROUGH
+    else [("boxoban", 1), ("boxoban", 3), ("rush-hour", None)]
 )
 
 
@@ -46,7 +48,7 @@ def policy(task, dtype):
     bank = starter_bank(task)
     config = replace(trained.config, time_limit=9)
     weights = jax.tree.map(lambda a: a.astype(dtype), trained.weights)
-    return definition_of(config), weights, environment(config, bank, 40)
+    return definition_of(config), weights, run_of(config).environment(bank, 40)
 
 
 @functools.cache
@@ -77,7 +79,7 @@ def test_a_streamed_rollout_is_the_one_in_step(task, slots, x64):
 
     @jax.jit
     def run(weights):
-        loop = opened(definition, weights)
+        loop = as_open_loop(definition, weights)
         return stream(vector, before, loop, root, jnp.int32(4), STEPS, Streaming(slots), some_given())
 
     our_players, ours = run(weights)
@@ -109,7 +111,7 @@ def test_streamed_levels_are_those_in_step(task, slots, x64, monkeypatch):
     @jax.jit
     def both(weights):
         frozen = deciding(definition, weights, execution=FrozenScan())
-        streamed = stream_levels(env, opened(definition, weights), levels, 8, Streaming(slots))
+        streamed = stream_levels(env, as_open_loop(definition, weights), levels, 8, Streaming(slots))
         return play_levels(env, frozen, levels, 8), streamed
 
     expected, found = both(weights)
@@ -197,4 +199,4 @@ def test_a_stream_needs_a_slot():
 def test_what_does_not_loop_is_not_opened():
     for arm in ("iso-flops", "drc"):
         config = tiny("boxoban", arm)
-        assert build_net(config, nnx.Rngs(0)).opened() is None
+        assert build_net(config, nnx.Rngs(0)).as_open_loop() is None

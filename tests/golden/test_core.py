@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from helpers import cast, relative, thorough
+from helpers import cast, relative
 from looped_actor.loop import Categorical, EarlyExit, FrozenScan, Packed, PolicyKL, UnitGaussian, run_loop
 from looped_actor.models import CoreConfig, FPRMCore
 from looped_actor.models.layers import rms_norm
@@ -44,7 +44,7 @@ def load_core(vectors: dict, dtype) -> FPRMCore:
     return core
 
 
-@pytest.mark.parametrize("precision", [pytest.param("float32", marks=thorough), "float64"])
+@pytest.mark.parametrize("precision", ["float32", "float64"])
 @pytest.mark.parametrize("file", FILES)
 def test_core_and_halting_match_the_golden_vectors(golden, file, precision):
     vectors = golden(file)

@@ -8,11 +8,13 @@ from jax.sharding import PartitionSpec
 
 from helpers import relative
 from looped_actor.algorithms import GCIQLConfig, GoalBatch
+from looped_actor.collectors import Fetched
 from looped_actor.devices import all_devices
 from looped_actor.models import GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.offline import Dataset, EpisodeIndex, GoalSampling
-from looped_actor.training import Nets, OfflineTrainer
+from looped_actor.training import Nets, gciql_trainer
 from looped_actor.training.checkpoint import named_leaves
+from looped_actor.training.fit import as_numbers
 
 SIZE, ACTIONS, HIDDEN = 9, 5, (32, 32)
 BUILD = Nets(
@@ -78,16 +80,18 @@ def update(golden):
     )
     index = EpisodeIndex(np.zeros(1, np.int32), np.zeros(2, np.int32))
     data = Dataset(np.zeros((2, SIZE), np.float32), np.zeros((2, ACTIONS), np.float32), index)
-    trainer = OfflineTrainer(config, GoalSampling(), data, BUILD, 1, all_devices(1))
+    trainer = gciql_trainer(config, GoalSampling(), data, BUILD, 1, all_devices(1), mapped=True)
     state = trainer.begin(0)
     parameters = put_in(state.learner.parameters, file, "param")
     target = put_in(state.target_critics, file, "param", "target_critics.")
     state = state._replace(learner=state.learner._replace(parameters=parameters), target_critics=target)
     batch = jax.tree.map(jnp.asarray, batch)
-    after, metrics = trainer.programs.learn(state, jax.tree.map(lambda a: a[None], batch))
+    after, metrics = trainer.programs.learn((), state, Fetched(jax.tree.map(lambda a: a[None], batch)), None)
     everywhere = PartitionSpec()
     gradient = jax.shard_map(
-        lambda state, batch: trainer._gradient(state.learner.parameters, state.target_critics, state, batch),
+        lambda state, batch: trainer.learner._gradient(
+            state.learner.parameters, state.target_critics, state, batch
+        ),
         mesh=trainer.mesh,
         in_specs=(everywhere, everywhere),
         out_specs=everywhere,
@@ -108,10 +112,12 @@ def test_losses_and_statistics(update):
         "q_of_policy": "actor/q_mean",
     }
     for ours, theirs in expected.items():
-        np.testing.assert_allclose(getattr(metrics, ours), file[f"loss/{theirs}"], rtol=1e-4, err_msg=ours)
-    behaviour = float(file["alpha"]) * metrics.behaviour_loss
+        np.testing.assert_allclose(
+            as_numbers(jax.device_get(metrics))[ours], file[f"loss/{theirs}"], rtol=1e-4, err_msg=ours
+        )
+    behaviour = float(file["alpha"]) * metrics.actor.behaviour_loss
     np.testing.assert_allclose(behaviour, file["loss/actor/bc_loss"], rtol=1e-4)
-    np.testing.assert_allclose(-metrics.behaviour_loss, file["loss/actor/bc_log_prob"], rtol=1e-4)
+    np.testing.assert_allclose(-metrics.actor.behaviour_loss, file["loss/actor/bc_log_prob"], rtol=1e-4)
     np.testing.assert_allclose(gradient.loss, file["loss/total"], rtol=1e-4)
 
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from looped_actor.experiments.presets import preset
 from looped_actor.loop import PolicyKL
+from looped_actor.runs.presets import preset
 
 # Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {

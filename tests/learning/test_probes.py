@@ -21,7 +21,7 @@ from looped_actor import (
 from looped_actor.algorithms import PPOConfig, deciding
 from looped_actor.devices import all_devices
 from looped_actor.envs import Outcome
-from looped_actor.training import PPOTrainer
+from looped_actor.training import ppo_trainer
 
 DISCOUNT = 0.8
 
@@ -115,12 +115,12 @@ def learned(env, iterations):
         discount=DISCOUNT,
         entropy_cost=0.0,
     )
-    trainer = PPOTrainer(config, env, build, iterations, all_devices(1))
+    trainer = ppo_trainer(config, env, build, iterations, all_devices(1))
     state = trainer.begin(seed=0)
     for _ in range(iterations):
         state, _ = trainer.iterate(state)
     assert int(state.learner.skipped) == 0
-    decide = deciding(trainer.definition, state.weights)
+    decide = deciding(trainer.learner.net.definition, state.weights)
 
     def answer(step, sign):
         board = jnp.array([[[[step, sign]]]], jnp.float32)
@@ -134,7 +134,7 @@ def learned(env, iterations):
     ("env", "answers"),
     [
         pytest.param(OneStep(), {(0, 0): 1.0, (0, 1): 1.0}, marks=thorough),
-        pytest.param(TwoSteps(), {(0, 0): DISCOUNT, (1, 0): 1.0}, marks=thorough),
+        (TwoSteps(), {(0, 0): DISCOUNT, (1, 0): 1.0}),
         (TimeOut(), {(0, 0): 1 / (1 - DISCOUNT)}),
     ],
 )

@@ -9,25 +9,22 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from helpers import thorough
+from helpers import evaluated
 from looped_actor.algorithms import Weights, no_statistics
-from looped_actor.analysis.figures import FIGURES, draw_folder
-from looped_actor.analysis.probes import ProbeConfig
-from looped_actor.analysis.replay import write_html, write_replay_gif
+from looped_actor.analysis import study
+from looped_actor.analysis.caps import analyse_caps
+from looped_actor.analysis.compare import compare_runs
+from looped_actor.analysis.difficulty import analyse_difficulty
+from looped_actor.analysis.histogram import analyse_histogram
+from looped_actor.analysis.plan_probes import analyse_probes
+from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
+from looped_actor.analysis.requests import CapsRequest, DifficultyRequest, HistogramRequest, ProbeRequest
+from looped_actor.analysis.study import names_of
 from looped_actor.analysis.tables import TableError, read_table, write_table
 from looped_actor.devices import all_devices
-from looped_actor.experiments.analyses import (
-    analyse_caps,
-    analyse_difficulty,
-    analyse_histogram,
-    compare_runs,
-    names_of,
-)
-from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy, replay_policy
-from looped_actor.experiments.online import OnlineRun
-from looped_actor.experiments.policies import build_net, load_policy, save_policy
-from looped_actor.experiments.probing import ProbeRequest, analyse_probes
-from looped_actor.experiments.runs import begin_run, train_run
+from looped_actor.reproduction.figures import FIGURES, draw_folder
+from looped_actor.runs.folder import begin_run, policy_at, run_of, train_run
+from looped_actor.runs.policy import build_net, load_policy, save_policy
 from looped_actor.training import Ending
 from tiny import tiny
 
@@ -46,7 +43,7 @@ def parked(tmp_path_factory):
     """A policy of Rush Hour that knows nothing, with its levels beside it."""
     folder = tmp_path_factory.mktemp("runs") / "parked"
     config = begin_run(tiny("rush-hour", time_limit=5), folder)
-    save_policy(config, OnlineRun(config, folder, all_devices(1)).trainer.begin(0).weights, folder / "policy")
+    save_policy(config, run_of(config, folder, all_devices(1)).trainer.begin(0).weights, folder / "policy")
     return folder
 
 
@@ -63,10 +60,9 @@ def test_imitation_is_trained_evaluated_and_called_by_its_name(imitated):
     assert 0 < facts["optimal_actions"] < 1
     assert facts["optimal_actions_states"] > 20
     assert load_policy(imitated).config.learner == "imitation"
-    assert evaluate_policy(EvaluationRequest(imitated, count=2), all_devices(1))["learner"] == "imitation"
+    assert evaluated(imitated, count=2)["learner"] == "imitation"
 
 
-@thorough
 def test_imitation_comes_to_the_same_end_from_an_earlier_checkpoint(imitated, tmp_path):
     """As after a kill."""
     copy = tmp_path / "copy"
@@ -81,12 +77,15 @@ def test_imitation_comes_to_the_same_end_from_an_earlier_checkpoint(imitated, tm
 
 def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, tmp_path):
     mesh, out = all_devices(1), tmp_path / "analysis"
-    request = ProbeRequest(pushes=(1, 3), loops=(1, 2, 9), config=ProbeConfig(seeds=2, epochs=2, batch=8))
+    played = {"out": out, "count": 8}
+    few = {"seeds": 2, "epochs": 2, "batch": 8}
+    probes = ProbeRequest((imitated,), out=out, pushes=(1, 3), loops=(1, 2, 9), **few)
+    caps = CapsRequest((imitated,), caps=(1,), thresholds=(1e-3,), fixed=(2,), **played)
     said = {
-        "probes": analyse_probes([imitated], mesh, out, request),
-        "difficulty": analyse_difficulty([parked], mesh, out, count=8, workers=1),
-        "histogram": analyse_histogram([imitated, parked], mesh, out, count=8),
-        "caps": analyse_caps([imitated], mesh, out, caps=(1,), thresholds=(1e-3,), fixed=(2,), count=8),
+        "probes": analyse_probes(probes, mesh),
+        "difficulty": analyse_difficulty(DifficultyRequest((parked,), workers=1, **played), mesh),
+        "histogram": analyse_histogram(HistogramRequest((imitated, parked), **played), mesh),
+        "caps": analyse_caps(caps, mesh),
         "compare": compare_runs([imitated], out),
     }
     assert all("imitation" in said[name] for name in said if name != "difficulty"), said
@@ -119,36 +118,34 @@ def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, 
 
 
 def test_an_analysis_goes_on_where_it_stopped(imitated, tmp_path, monkeypatch):
-    from looped_actor.experiments import analyses
-
     played = []
     facts = json.loads((imitated / "evaluations" / "000000000768.json").read_text())
 
-    def counted(request, *rest):
+    def counted(policy, request, *rest):
         """An interruption at a given place, and no need to play."""
         if len(played) == 1:
             raise KeyboardInterrupt
         played.append(request.max_loops)
         return facts
 
-    options = {"caps": (1, 2), "fixed": (), "count": 2}
+    request = CapsRequest((imitated,), out=tmp_path, caps=(1, 2), fixed=(), count=2)
     with monkeypatch.context() as patch:
-        patch.setattr(analyses, "evaluate_policy", counted)
+        patch.setattr(study, "evaluate_policy", counted)
         with pytest.raises(KeyboardInterrupt):
-            analyse_caps([imitated], all_devices(1), tmp_path, **options)
+            analyse_caps(request, all_devices(1))
     assert played == [1]
     played.clear()
     with monkeypatch.context() as patch:
-        patch.setattr(analyses, "evaluate_policy", counted)
-        analyse_caps([imitated], all_devices(1), tmp_path, **options)
+        patch.setattr(study, "evaluate_policy", counted)
+        analyse_caps(request, all_devices(1))
     assert played == [2]
 
 
 @pytest.mark.parametrize("game", ["boxoban", "rush-hour"])
 def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp_path):
     folder = {"boxoban": imitated, "rush-hour": parked}[game]
-    replay = replay_policy(folder, all_devices(1), 2)
-    facts = evaluate_policy(EvaluationRequest(folder, count=3), all_devices(1))
+    replay = record_episode(policy_at(folder), all_devices(1), 2)
+    facts = evaluated(folder, count=3)
     assert len(replay.steps) <= facts["mean_steps"] * 3
     for thought in replay.steps:
         assert thought.probabilities.shape[0] == thought.loops <= replay.max_loops
@@ -173,21 +170,22 @@ def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp
 def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
     mesh = all_devices(1)
     with pytest.raises(ValueError, match="is of rush-hour: plans are pushes of Boxoban"):
-        analyse_probes([parked], mesh, tmp_path, ProbeRequest())
+        analyse_probes(ProbeRequest((parked,), out=tmp_path), mesh)
     with pytest.raises(ValueError, match="pushes are \\[0\\]; give each once, counted from 1"):
-        ProbeRequest(pushes=(0,))
+        ProbeRequest((imitated,), pushes=(0,))
     with pytest.raises(ValueError, match="no level 99; there are 20"):
-        replay_policy(imitated, mesh, 99)
+        record_episode(policy_at(imitated), mesh, 99)
     with pytest.raises(ValueError, match="these are no probes"):
-        replay_policy(imitated, mesh, 0, probes=imitated / "metrics.csv")
+        record_episode(policy_at(imitated), mesh, 0, probes=imitated / "metrics.csv")
     with pytest.raises(ValueError, match="nothing was evaluated yet"):
         compare_runs([parked], tmp_path)
     with pytest.raises(ValueError, match="at least one run"):
         compare_runs([], tmp_path)
     with pytest.raises(ValueError, match="count is 0; it must be at least 1"):
-        analyse_difficulty([parked], mesh, tmp_path, count=0)
+        DifficultyRequest((parked,), count=0)
+    request = ProbeRequest((imitated,), out=tmp_path / "none", node_limit=1, workers=1)
     with pytest.raises(ValueError, match="no level was solved within 1 states"):
-        analyse_probes([imitated], mesh, tmp_path / "none", ProbeRequest(node_limit=1, workers=1))
+        analyse_probes(request, mesh)
     with pytest.raises(ValueError, match="the same folder is given twice"):
         names_of([imitated, imitated])
     assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
@@ -202,4 +200,4 @@ def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
     _, trained, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
     save_policy(config, Weights(trained, fixed, no_statistics(config.shape.features)), stacked)
     with pytest.raises(ValueError, match="iso-params does not loop; there is nothing to look at"):
-        analyse_caps([stacked], mesh, tmp_path)
+        analyse_caps(CapsRequest((stacked,), out=tmp_path), mesh)

@@ -6,6 +6,7 @@ import pathlib
 import subprocess
 import sys
 
+import jax
 import pytest
 
 from flags import QUICK_TO_COMPILE
@@ -23,6 +24,15 @@ def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     return subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean, cwd=ROOT)
 
 
+def command(monkeypatch, *words):
+    """A command as typed, in this process: starting another for each would take most of the time."""
+    from looped_actor.cli.main import main
+
+    monkeypatch.setattr("sys.argv", ["looped-actor", *words])
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
+    main()
+
+
 WITH_EXAMPLES = [
     ["models"],
     *(["bench", name] for name in ("loop", "act", "train", "eval")),
@@ -34,13 +44,16 @@ WITH_EXAMPLES = [
 
 @pytest.mark.parametrize("command", [[], ["bench"], *WITH_EXAMPLES])
 def test_help_is_fast_and_shows_an_example(command):
-    done = run(*COMMAND, *command, "--help")
+    """Fast since neither JAX nor Flax is imported, which take most of a second start."""
+    done = run(sys.executable, "-X", "importtime", "-m", "looped_actor", *command, "--help")
     assert done.returncode == 0, done.stderr
+    imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "tyro" in imported
+    assert not {"jax", "flax", "numba", "orbax"} & imported
     if command in WITH_EXAMPLES:
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 
 
-@thorough
 def test_models_as_json():
     done = run(*COMMAND, "models", "rush-hour", "--batch", "8", "--json", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr

@@ -18,12 +18,11 @@ import sys
 
 import pytest
 import tyro
-from test_commands import COMMAND
-from test_worlds import TINY as TINY_WORLD
-from test_worlds import command
+from test_commands import COMMAND, command
 
 from looped_actor.cli import main as entry
 from tiny import CHANGES as TINY_PUZZLE
+from tiny import WORLD_CHANGES as TINY_WORLD
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"

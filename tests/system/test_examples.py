@@ -1,6 +1,5 @@
-"""Every example, run as a user would: it must learn what it says. Two of three with THOROUGH=1 only."""
+"""Every example, run as a user would: it must learn what it says. One of three with THOROUGH=1 only."""
 
-import pathlib
 import re
 import sys
 
@@ -27,7 +26,6 @@ def numbers(text, before):
     return [float(x) for x in re.findall(rf"{before} +([\d.]+)", text)]
 
 
-@thorough
 def test_own_training_loop():
     losses = numbers(output_of("own_training_loop.py"), "loss")
     assert losses[0] > 1.5
@@ -50,6 +48,5 @@ def test_jax_environment():
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
 def test_examples_are_short_and_tested(path):
-    assert f"def test_{path.stem}(" in pathlib.Path(__file__).read_text()
-    code = [line for line in path.read_text().splitlines() if line.strip() and '"""' not in line]
-    assert len(code) <= 60
+    assert callable(globals()[f"test_{path.stem}"])
+    assert len(path.read_text().splitlines()) <= 80

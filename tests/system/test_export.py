@@ -5,23 +5,26 @@ import json
 import pathlib
 import subprocess
 import sys
+from dataclasses import replace
 
 import jax
 import numpy as np
 import pytest
 from flax import nnx
 from packaging.requirements import Requirement
-from test_worlds import command
+from test_commands import command
 
 import looped_actor
 from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.codec import replaced
 from looped_actor.envs import RushHour, VectorEnv
-from looped_actor.experiments.codec import replaced
-from looped_actor.experiments.export import ExportRequest, export_policy
-from looped_actor.experiments.policies import build_net, save_policy
-from looped_actor.experiments.presets import preset
 from looped_actor.levels import starter_bank
 from looped_actor.models import GoalObservation
+from looped_actor.runs.export import export_policy
+from looped_actor.runs.folder import policy_at
+from looped_actor.runs.policy import build_net, save_policy
+from looped_actor.runs.presets import preset
+from looped_actor.runs.requests import ExportRequest
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = ROOT / "results" / "micro_rush_hour" / "policy"
@@ -115,7 +118,9 @@ def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
     config = replaced(preset("cube-double", "micro", "looped"), changes)
     _, parameters, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
     save_policy(config, Weights(parameters, fixed, no_statistics(37)), tmp_path / "policy")
-    signature = export_policy(ExportRequest(tmp_path / "policy", platforms=("cpu",)), tmp_path / "out")
+    signature = export_policy(
+        policy_at(tmp_path / "policy"), ExportRequest(platforms=("cpu",)), tmp_path / "out"
+    )
     assert list(signature["inputs"]) == ["state", "goal"]
     state, goal = np.random.default_rng(0).normal(0, 2, (2, 20, 37)).astype(np.float32)
     decision = looped_actor.load_policy(tmp_path / "policy")(GoalObservation(state, goal))
@@ -127,14 +132,14 @@ def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
 
 
 def test_rules_can_be_changed_and_what_cannot_be_is_said(tmp_path):
-    request = ExportRequest(TRAINED, max_loops=16, threshold=1e-4, platforms=("cpu",))
-    signature = export_policy(request, tmp_path)
+    request = ExportRequest(max_loops=16, threshold=1e-4, platforms=("cpu",))
+    signature = export_policy(policy_at(TRAINED), request, tmp_path)
     assert signature["halting"]["max_loops"] == 16
     assert signature["platforms"] == ["cpu"]
     with pytest.raises(ValueError, match="has no cells"):
-        export_policy(request._replace(board=(0, 5)), tmp_path)
+        export_policy(policy_at(TRAINED), replace(request, board=(0, 5)), tmp_path)
     with pytest.raises(ValueError, match="is not a folder"):
-        export_policy(ExportRequest(tmp_path / "nothing"), tmp_path)
+        policy_at(tmp_path / "nothing")
 
 
 def test_a_wheel_holds_all_that_is_needed(tmp_path):

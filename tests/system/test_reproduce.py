@@ -10,15 +10,14 @@ import subprocess
 import time
 
 import pytest
-from test_commands import COMMAND, UNOPTIMISED
-from test_worlds import command
+from test_commands import COMMAND, UNOPTIMISED, command
 
 from helpers import thorough
-from looped_actor.experiments.artifacts import ARTIFACTS
-from looped_actor.experiments.fanout import RayTasks, fan_out
-from looped_actor.experiments.grid import RunKey, Study, is_finished
 from looped_actor.levels import generate
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
+from looped_actor.processes import RayTasks, fan_out
+from looped_actor.reproduction.artifacts import ARTIFACTS
+from looped_actor.reproduction.grid import RunKey, Study, is_finished
 from tiny import CHANGES
 
 LONGER = CHANGES | {"total_steps": 24 * 128, "evaluate_every": 12}

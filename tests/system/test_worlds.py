@@ -5,49 +5,32 @@ import itertools
 import json
 import os
 
-import jax
 import numpy as np
 import pytest
 from flax import nnx
-from test_commands import COMMAND, UNOPTIMISED, run
+from test_commands import COMMAND, UNOPTIMISED, command, run
 
 from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.codec import replaced
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.ogbench import WorldPlayer, world_summary
-from looped_actor.experiments.codec import replaced
-from looped_actor.experiments.offline import OfflineRun, nets_of, prepare_data
-from looped_actor.experiments.presets import preset
-from looped_actor.experiments.tasks import TASKS as SHAPES
+from looped_actor.evaluation.worlds import WorldPlayer, world_summary
+from looped_actor.models.tasks import TASKS as SHAPES
 from looped_actor.offline import collection, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena
-from looped_actor.training import Ending, Schedule
-from looped_actor.training import run as run_trainer
+from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
+from looped_actor.runs.folder import begin_run, run_of
+from looped_actor.runs.presets import preset
+from looped_actor.training import Ending, Schedule, fit
 from looped_actor.training.checkpoint import named_leaves
+from tiny import WORLD_CHANGES
 
 ogbench = pytest.importorskip("ogbench")
 
-TINY = {
-    "core.width": 8,
-    "core.heads": 1,
-    "core.hidden_multiple": 8,
-    "halting.max_loops": 3,
-    "mlp": [8],
-    "gciql.hidden": [8],
-    "gciql.batch": 16,
-    "gciql.updates_per_iteration": 5,
-    "data.transitions": 40,
-    "data.episode_transitions": 20,
-    "episodes": 1,
-    "time_limit": 3,
-    "evaluate_every": 100,
-    "checkpoint_every": 1,
-    "total_steps": 20,
-}
-
 
 def tiny(world, arm="mlp", **changes):
-    return replaced(preset(world, "micro", arm), TINY | {k.replace("__", "."): v for k, v in changes.items()})
+    return replaced(
+        preset(world, "micro", arm), WORLD_CHANGES | {k.replace("__", "."): v for k, v in changes.items()}
+    )
 
 
 @pytest.fixture(scope="module")
@@ -70,9 +53,18 @@ def test_what_is_collected_is_what_ogbench_loads(world, data):
         assert np.abs(theirs["actions"]).max() <= 1
         assert theirs["observations"].dtype == theirs["actions"].dtype == np.float32
         assert ("button_states" in theirs) == (world in ("puzzle-3x3", "scene"))
-        # The states are those of the world: put into it, qpos and qvel give them back.
         moved = np.abs(np.diff(theirs["observations"], axis=0)).max()
         assert 0 < moved < 10
+        # The states are those of the world: put into it, qpos and qvel give them back.
+        inside = make_world(world).unwrapped
+        inside.reset(options={"task_id": 1})
+        kept = ("qpos", "qvel", "button_states") if "button_states" in theirs else ("qpos", "qvel")
+        for row in (1, ours.transitions // 2):
+            inside.set_state(*(theirs[name][row] for name in kept))
+            found, kept_state = inside.compute_observation(), theirs["observations"][row]
+            np.testing.assert_allclose(found[:12], kept_state[:12], atol=1e-5)  # joints and their speeds
+            # Places, in units of 10 cm, are those before the last 2 ms of physics.
+            np.testing.assert_allclose(found[12:], kept_state[12:], atol=0.03)
     loaded = ogbench.make_env_and_datasets(
         f"{world}-play-v0", dataset_path=str(data[world]), dataset_only=True, compact_dataset=True
     )
@@ -134,7 +126,7 @@ def test_every_task_begins_and_steps_and_depends_on_its_seed_alone(world):
 
 def player(**options):
     config = tiny("puzzle-3x3", "looped")
-    actor = nets_of(config).actor(nnx.Rngs(0))
+    actor = run_of(config).nets.actor(nnx.Rngs(0))
     definition, parameters, fixed = nnx.split(actor, nnx.Param, ...)
     weights = Weights(parameters, fixed, no_statistics(config.shape.features))
     given = {"episodes": 2, "tasks": (1, 3), "rows": 3, "workers": 1, "time_limit": 4} | options
@@ -166,7 +158,7 @@ def test_a_worker_that_dies_is_told_of():
     own, weights = player()
     try:
         own._pool[0]._process.kill()
-        with pytest.raises(ChildProcessError, match="MuJoCo has died"):
+        with pytest.raises(ChildProcessError, match="MuJoCo died"):
             own.play(weights)
     finally:
         own.close()
@@ -185,24 +177,15 @@ def test_a_player_that_cannot_be_is_refused(options, message):
         player(**options)
 
 
-CASES = [("cube-double", "looped")]
+CASES = [("cube-double", "looped"), ("puzzle-3x3", "mlp")]
 if os.environ.get("THOROUGH"):
     CASES = list(itertools.product(WORLDS, ["looped", "iso-params", "iso-flops", "mlp", "fixed-4"]))
-
-
-def command(monkeypatch, *words):
-    """A command as typed, in this process: starting another for each would take most of the time."""
-    from looped_actor.cli.main import main
-
-    monkeypatch.setattr("sys.argv", ["looped-actor", *words])
-    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
-    main()
 
 
 @pytest.mark.parametrize(("world", "arm"), CASES)
 def test_a_policy_is_trained_and_evaluated_by_commands(world, arm, data, tmp_path, monkeypatch, capsys):
     """All worlds, their twenty tasks, and all arms; every pair of world and arm with THOROUGH=1."""
-    settings = [f"{name}={json.dumps(value)}" for name, value in TINY.items()]
+    settings = [f"{name}={json.dumps(value)}" for name, value in WORLD_CHANGES.items()]
     folder = tmp_path / "run"
     begun = ["train", world, "--arm", arm, "--data", str(data[world]), "--out", str(folder), "--devices", "1"]
     command(monkeypatch, *begun, "--set", *settings)
@@ -224,9 +207,9 @@ def test_a_film_shows_the_loops(data, tmp_path):
         pytest.skip("there is no EGL here to draw with")
     from PIL import Image
 
-    config = prepare_data(tiny("puzzle-3x3", "looped", data__train=str(data["puzzle-3x3"])), tmp_path)
-    parts = OfflineRun(config, tmp_path, all_devices(1))
-    from looped_actor.experiments.policies import save_policy
+    config = tiny("puzzle-3x3", "looped", data__train=str(data["puzzle-3x3"]))
+    parts = run_of(config, tmp_path, all_devices(1))
+    from looped_actor.runs.policy import save_policy
 
     save_policy(config, parts.trainer.begin(0).weights, tmp_path / "policy")
     out = tmp_path / "film.gif"
@@ -242,12 +225,12 @@ def test_a_film_shows_the_loops(data, tmp_path):
 
 def test_an_interrupted_run_ends_as_one_that_was_not(data, tmp_path):
     config = tiny("cube-double", "looped", data__train=str(data["cube-double"]))
-    trainer = OfflineRun(config, tmp_path, all_devices(1)).trainer
+    trainer = run_of(config, tmp_path, all_devices(1)).trainer
 
     def run_to(folder, iterations):
         folder.mkdir(exist_ok=True)
         schedule = Schedule(iterations, evaluate_every=100, checkpoint_every=1)
-        state, ending = run_trainer(
+        state, ending = fit(
             trainer,
             folder,
             seed=5,
@@ -269,8 +252,8 @@ def test_an_interrupted_run_ends_as_one_that_was_not(data, tmp_path):
 def test_data_of_another_world_is_refused(data, tmp_path):
     config = tiny("scene", data__train=str(data["cube-double"]))
     with pytest.raises(ValueError, match="has states of 37 numbers and actions of 5; scene has 40 and 5"):
-        prepare_data(config, tmp_path)
-    config = prepare_data(tiny("cube-double", data__train=str(data["cube-double"])), tmp_path)
-    spoiled = replaced(config, {"data.train_checksum": "0" * 64})
+        begin_run(config, tmp_path / "refused")
+    config = begin_run(tiny("cube-double", data__train=str(data["cube-double"])), tmp_path / "run")
+    (tmp_path / "run" / "provenance.json").write_text(json.dumps({"train": "0" * 64, "held_out": "0" * 64}))
     with pytest.raises(ValueError, match="this is not the data that the run began with"):
-        _ = OfflineRun(spoiled, tmp_path, all_devices(1)).trainer
+        _ = run_of(config, tmp_path / "run", all_devices(1)).trainer

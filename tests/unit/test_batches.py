@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from looped_actor.batches import run_batches
+from looped_actor.processes import run_batches
 
 
 def square(number: int) -> dict[str, np.ndarray]:
@@ -42,7 +42,7 @@ def test_a_part_that_was_cut_short_is_done_again(tmp_path):
 
 
 def test_a_worker_that_dies_is_told_of(tmp_path):
-    with pytest.raises(ChildProcessError, match="run the same command again"):
+    with pytest.raises(ChildProcessError, match="run the command again"):
         list(run_batches(die_at_three, range(9), workers=2, parts=tmp_path))
     assert list(run_batches(square, range(9), workers=1, parts=tmp_path))[8]["square"] == 64
 

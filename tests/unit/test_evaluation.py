@@ -8,16 +8,15 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor import Categorical, Packed
+from looped_actor import Categorical, Packed, StopReason
+from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.envs import Boxoban
-from looped_actor.evaluation.asked import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.play import play_levels
-from looped_actor.evaluation.puzzles import length_bins, summary
-from looped_actor.experiments.policies import build_net
+from looped_actor.evaluation.levels import length_bins, play_levels, summary
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
+from looped_actor.runs.policy import build_net
 from tiny import tiny
 
 
@@ -69,7 +68,8 @@ def always(direction):
         count = observation.shape[0]
         logits = jnp.broadcast_to(jax.nn.one_hot(direction, 4), (count, 4))
         loops = 1 + observation[:, :, 5:, 1].sum(axis=(1, 2)).astype(jnp.int32)
-        loop = SimpleNamespace(loops=loops, executed=loops.max() * count)
+        stop = jnp.where(loops < 3, StopReason.CONVERGED, StopReason.CAP)
+        loop = SimpleNamespace(loops=loops, stop=stop, executed=loops.max() * count)
         return SimpleNamespace(distribution=Categorical(logits), loop=loop)
 
     return decide
@@ -115,6 +115,10 @@ def test_a_summary_adds_up():
     assert sum(row["levels"] for row in facts["by_optimal_moves"]) == 40
     assert sum(facts["loop_histogram"].values()) == 240 == facts["mean_steps"] * 40
     assert facts["returns"] == pytest.approx(played.episodes.returns.mean())
+    # Why decisions stopped is counted, not guessed from how long they took.
+    deep = sum(n for loops, n in facts["loop_histogram"].items() if int(loops) >= 3)
+    assert facts["capped"] == deep / 240
+    assert facts["non_finite"] == 0
 
 
 def test_levels_can_be_made_harder_and_kept_apart():

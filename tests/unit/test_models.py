@@ -10,17 +10,6 @@ import pytest
 from flax import nnx
 
 from helpers import relative, thorough
-from looped_actor.evaluation.compute import (
-    compiled_flops,
-    count_parameters,
-    surrogate_loss,
-    token_count,
-    update_memory,
-)
-from looped_actor.experiments.arms import ARMS, arms_for, paper_core
-from looped_actor.experiments.offline import nets_of
-from looped_actor.experiments.presets import preset
-from looped_actor.experiments.tasks import TASKS
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
     DRC,
@@ -38,9 +27,20 @@ from looped_actor.models import (
     ValueHead,
     drc,
 )
+from looped_actor.models.arms import ARMS, arms_for, paper_core
 from looped_actor.models.layers import GridConvolution
 from looped_actor.models.looped import latent_start
+from looped_actor.models.tasks import TASKS
 from looped_actor.models.tokenizers import cell_geometry
+from looped_actor.runs.cost import (
+    compiled_flops,
+    count_parameters,
+    surrogate_loss,
+    token_count,
+    update_memory,
+)
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.presets import preset
 
 SMALL = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
 
@@ -92,7 +92,7 @@ def test_the_robots_table_of_the_document():
         return [count_parameters(abstract(world, arm)) for world in worlds]
 
     def judges(world):
-        value, critics, _ = nets_of(preset(world, "paper"))
+        value, critics, _ = run_of(preset(world, "paper")).nets
         return sum(count_parameters(nnx.eval_shape(net, nnx.Rngs(0))) for net in (value, critics))
 
     shapes = [TASKS[world] for world in worlds]
@@ -169,7 +169,7 @@ def test_every_arm_of_every_control_task_decides_and_learns(task):
 
         gradient, out = nnx.jit(nnx.grad(loss, has_aux=True))(model, observation)
         sizes = jax.tree.map(lambda g: float(jnp.abs(g).max()), gradient)
-        assert all(0 <= size < np.inf for size in jax.tree.leaves(sizes)), name
+        assert all(0 < size < np.inf for size in jax.tree.leaves(sizes)), (name, sizes)
         assert out.distribution.mode().shape[0] == 3
         assert (out.loop.loops <= arm.max_loops).all()
         assert (out.loop.stop != StopReason.RUNNING).all()

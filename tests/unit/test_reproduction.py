@@ -10,20 +10,20 @@ import numpy as np
 import pytest
 
 from helpers import thorough
-from looped_actor.analysis.seeds import ends_table, over_seeds, verdict
 from looped_actor.analysis.tables import read_table
-from looped_actor.experiments import reported
-from looped_actor.experiments.arms import arms_for
-from looped_actor.experiments.artifacts import ARTIFACTS
-from looped_actor.experiments.fanout import Job, Processes, RayTasks, WorkError, fan_out
-from looped_actor.experiments.grid import MICRO_EVALUATIONS, MICRO_STEPS, RunKey, Study
-from looped_actor.experiments.policies import abstract_net
-from looped_actor.experiments.presets import preset
-from looped_actor.experiments.report import write_report
-from looped_actor.experiments.tasks import TASKS
 from looped_actor.files import held, write_whole
+from looped_actor.models.arms import arms_for
+from looped_actor.models.tasks import TASKS
 from looped_actor.offline.ogbench import TASKS as WORLD_TASKS
 from looped_actor.offline.ogbench import WORLDS
+from looped_actor.processes import Job, Processes, RayTasks, WorkError, fan_out
+from looped_actor.reproduction import paper_numbers
+from looped_actor.reproduction.artifacts import ARTIFACTS
+from looped_actor.reproduction.grid import RunKey, Study
+from looped_actor.reproduction.report import write_report
+from looped_actor.reproduction.seeds import ends_table, over_seeds, verdict
+from looped_actor.runs.policy import abstract_net
+from looped_actor.runs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
 
 
 def test_over_seeds():
@@ -63,17 +63,19 @@ def test_the_last_evaluation_counts_and_verdicts_say_which_intervals_are_apart()
 def test_the_papers_table_adds_up():
     """A world's rate is the mean of its five tasks: what was copied is what stands there."""
     for world in WORLDS:
-        for arm in reported.WORLD_ARMS:
-            whole = reported.WORLDS[world, 0, arm].mean
-            tasks = [reported.WORLDS[world, task, arm].mean for task in WORLD_TASKS]
+        for arm in paper_numbers.WORLD_ARMS:
+            whole = paper_numbers.WORLDS[world, 0, arm].mean
+            tasks = [paper_numbers.WORLDS[world, task, arm].mean for task in WORLD_TASKS]
             assert np.mean(tasks) == pytest.approx(whole, abs=0.0007), (world, arm)
-    overall = [np.mean([reported.WORLDS[w, 0, arm].mean for w in WORLDS]) for arm in reported.WORLD_ARMS]
+    overall = [
+        np.mean([paper_numbers.WORLDS[w, 0, arm].mean for w in WORLDS]) for arm in paper_numbers.WORLD_ARMS
+    ]
     assert overall == pytest.approx([0.330, 0.685, 0.697], abs=0.0006)
 
 
 def test_presets_for_all_22_tasks_and_all_arms():
     """Two puzzles and the five tasks of four worlds, at every scale, by every learner and arm."""
-    assert 2 + sum(len(reported.WORLD_TASKS[world]) for world in WORLDS) == 22
+    assert 2 + sum(len(paper_numbers.WORLD_TASKS[world]) for world in WORLDS) == 22
     for task, shape in TASKS.items():
         for scale in ("micro", "small", "paper"):
             for learner in ("ppo",) if task in WORLDS else ("ppo", "imitation"):
@@ -103,8 +105,8 @@ def test_a_grid_at_micro_is_shorter_than_its_preset():
     study = Study(pathlib.Path("nowhere"), budget=0.5, changes=(("ppo.epochs", 1),))
     config = study.config(RunKey("boxoban", "ppo", "drc", 3))
     assert (config.arm, config.seed, config.ppo.epochs) == ("drc", 3, 1)
-    assert config.total_steps == MICRO_STEPS["boxoban", "ppo"] // 2
-    assert -(-config.iterations // config.evaluate_every) <= MICRO_EVALUATIONS
+    assert config.total_steps == STUDY_STEPS["boxoban", "ppo"] // 2
+    assert -(-config.iterations // config.evaluate_every) <= STUDY_EVALUATIONS
     paper = Study(pathlib.Path("nowhere"), "paper").config(RunKey("scene", "gciql", "looped", 0))
     assert paper == preset("scene", "paper")
 
@@ -155,8 +157,8 @@ def test_a_pool_that_is_left_has_its_work_saved(tmp_path):
 
 
 def test_a_lock_is_held_by_one(tmp_path):
-    with held(tmp_path / "lock"), pytest.raises(BlockingIOError), held(tmp_path / "lock"):
-        pass
+    with held(tmp_path / "lock"), pytest.raises(ValueError, match="it is taken; wait for it, or end it"):
+        held(tmp_path / "lock", taken="it is taken").__enter__()
     with held(tmp_path / "lock"):
         pass
 

@@ -5,7 +5,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped_actor.algorithms import no_statistics, normalised, updated
+from looped_actor.algorithms import no_statistics
 
 
 @given(st.lists(st.integers(1, 40), min_size=1, max_size=4), st.integers(0, 2**31))
@@ -14,7 +14,7 @@ def test_batches_add_up_to_the_whole(sizes, seed):
     batches = [random.normal(100, 3, size=(n, 2, 5)).astype(np.float32) for n in sizes]
     statistics = no_statistics(5)
     for batch in batches:
-        statistics = updated(statistics, jnp.asarray(batch))
+        statistics = statistics.update(jnp.asarray(batch))
     whole = np.concatenate(batches).reshape(-1, 5)
     np.testing.assert_allclose(statistics.mean, whole.mean(axis=0), rtol=1e-5)
     np.testing.assert_allclose(statistics.deviation, whole.std(axis=0), rtol=1e-2, atol=1e-3)
@@ -24,18 +24,18 @@ def test_batches_add_up_to_the_whole(sizes, seed):
 def test_planes_come_out_with_mean_0_and_variance_1():
     planes = np.random.default_rng(0).integers(0, 2, size=(50, 6, 7, 3)).astype(np.uint8)
     planes[..., 2] = 1  # a plane that never changes is moved, not blown up
-    scaled = normalised(updated(no_statistics(3), jnp.asarray(planes)), jnp.asarray(planes))
+    scaled = no_statistics(3).update(jnp.asarray(planes)).normalise(jnp.asarray(planes))
     np.testing.assert_allclose(scaled.mean(axis=(0, 1, 2)), 0, atol=1e-4)
     np.testing.assert_allclose(scaled[..., :2].std(axis=(0, 1, 2)), 1, rtol=1e-4)
     assert (scaled[..., 2] == 0).all()
 
 
 def test_before_anything_was_seen_nothing_changes():
-    assert (normalised(no_statistics(2), jnp.array([[3.0, -1.0]])) == jnp.array([[3.0, -1.0]])).all()
+    assert (no_statistics(2).normalise(jnp.array([[3.0, -1.0]])) == jnp.array([[3.0, -1.0]])).all()
 
 
 def test_a_batch_that_is_not_finite_is_left_out():
-    before = updated(no_statistics(2), jnp.array([[1.0, 2.0], [3.0, 4.0]]))
-    after = updated(before, jnp.array([[jnp.nan, 1.0]]))
+    before = no_statistics(2).update(jnp.array([[1.0, 2.0], [3.0, 4.0]]))
+    after = before.update(jnp.array([[jnp.nan, 1.0]]))
     assert (after.mean == before.mean).all()
     assert after.seen == 2

@@ -6,9 +6,9 @@ from looped_actor.algorithms.deciding import (
     Decide,
     Synchronous,
     Weights,
+    acting_policy,
+    as_open_loop,
     deciding,
-    opened,
-    thinking,
 )
 from looped_actor.algorithms.gciql import (
     ActorTerms,
@@ -18,7 +18,6 @@ from looped_actor.algorithms.gciql import (
     ValueTerms,
     actor_loss,
     critic_loss,
-    moved_towards,
     q_of_action,
     q_scale,
     value_loss,
@@ -39,9 +38,9 @@ from looped_actor.algorithms.learner import (
     mean_over_taken,
     new_learner,
 )
-from looped_actor.algorithms.ppo import Example, PPOConfig, PPOTerms, normalised_advantage, ppo_loss
+from looped_actor.algorithms.ppo import PPOBatch, PPOConfig, PPOTerms, normalised_advantage, ppo_loss
 from looped_actor.algorithms.rollout_config import RolloutConfig
-from looped_actor.algorithms.statistics import RunningStatistics, no_statistics, normalised, updated
+from looped_actor.algorithms.statistics import RunningStatistics, no_statistics
 
 __all__ = [
     "Acting",
@@ -51,12 +50,12 @@ __all__ = [
     "Advised",
     "CriticTerms",
     "Decide",
-    "Example",
     "GCIQLConfig",
     "GoalBatch",
     "ImitationConfig",
     "ImitationTerms",
     "LearnerState",
+    "PPOBatch",
     "PPOConfig",
     "PPOTerms",
     "RolloutConfig",
@@ -66,24 +65,21 @@ __all__ = [
     "Update",
     "ValueTerms",
     "Weights",
+    "acting_policy",
     "actor_loss",
     "advantages",
+    "as_open_loop",
     "clipped_adam",
     "critic_loss",
     "deciding",
     "descend",
     "imitation_loss",
     "mean_over_taken",
-    "moved_towards",
     "new_learner",
     "no_statistics",
-    "normalised",
     "normalised_advantage",
-    "opened",
     "ppo_loss",
     "q_of_action",
     "q_scale",
-    "thinking",
-    "updated",
     "value_loss",
 ]

@@ -9,7 +9,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, PyTree, Real
 
-from looped_actor.algorithms.statistics import RunningStatistics, normalised
+from looped_actor.algorithms.statistics import RunningStatistics
 from looped_actor.loop import Execution, HaltingRule, OpenLoop, Packed, Streaming
 
 
@@ -69,26 +69,28 @@ def deciding(
 
     def decide(observation: Any, **options: Any) -> Any:
         given = {"halting": halting, "execution": execution or Packed(), **options}
-        return net(normalised(weights.statistics, observation), **given)
+        return net(weights.statistics.normalise(observation), **given)
 
     return decide
 
 
-def thinking(
+def acting_policy(
     definition: nnx.GraphDef, weights: Weights, acting: Acting, halting: HaltingRule | None = None
 ) -> OpenLoop | Decide:
     """A policy as it is to act: taken apart where it is streamed, else whole. What does not loop is whole."""
-    loop = opened(definition, weights, halting) if isinstance(acting, Streaming) else None
+    loop = as_open_loop(definition, weights, halting) if isinstance(acting, Streaming) else None
     if loop is not None:
         return loop
     execution = acting.execution if isinstance(acting, Synchronous) else None
     return deciding(definition, weights, halting, execution)
 
 
-def opened(definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None) -> OpenLoop | None:
+def as_open_loop(
+    definition: nnx.GraphDef, weights: Weights, halting: HaltingRule | None = None
+) -> OpenLoop | None:
     """The same policy taken apart, to be streamed; None where the net does not loop."""
     net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
-    loop = net.opened(halting)
+    loop = net.as_open_loop(halting)
     if loop is None:
         return None
-    return replace(loop, embed=lambda observation: loop.embed(normalised(weights.statistics, observation)))
+    return replace(loop, embed=lambda observation: loop.embed(weights.statistics.normalise(observation)))

@@ -171,8 +171,3 @@ def actor_loss(
         executed_loops=jnp.full_like(q, now.loop.executed_to_learn / len(q)),
     )
     return q_loss + config.behaviour_cost * behaviour, jax.lax.stop_gradient(terms)
-
-
-def moved_towards(target: PyTree, source: PyTree, rate: float) -> PyTree:
-    """A pytree a little nearer to another."""
-    return jax.tree.map(lambda t, s: t + rate * (s - t), target, source)

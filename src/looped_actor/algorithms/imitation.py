@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
+from looped_actor.checks import within
 from looped_actor.solvers import Advice
 
 
@@ -27,8 +28,7 @@ class ImitationConfig(RolloutConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.solver_share <= 1:
-            raise ValueError(f"solver_share is {self.solver_share}; it must be from 0 to 1")
+        within(self, 0, 1, "solver_share")
 
 
 @runtime_checkable

@@ -1,12 +1,14 @@
 """One step of gradient descent that a broken gradient cannot spoil."""
 
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import optax
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms.collectives import all_finite, average, keep_if
+from looped_actor.algorithms.gciql import GCIQLConfig
+from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.loop import MeanGradient
 
 
@@ -37,27 +39,7 @@ def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> 
     return LearnerState(parameters, optimiser.init(parameters), jnp.int32(0), jnp.int32(0))
 
 
-@runtime_checkable
-class Descent(Protocol):
-    """What a learner's configuration says of its optimiser."""
-
-    @property
-    def learning_rate(self) -> float:
-        """Step size of Adam."""
-        ...
-
-    @property
-    def decay_learning_rate(self) -> bool:
-        """Whether it falls to nothing."""
-        ...
-
-    @property
-    def max_gradient_norm(self) -> float:
-        """Longer gradients are shortened to this."""
-        ...
-
-
-def clipped_adam(config: Descent, updates: int) -> optax.GradientTransformation:
+def clipped_adam(config: RolloutConfig | GCIQLConfig, updates: int) -> optax.GradientTransformation:
     """Adam on clipped gradients; where the learning rate decays, it falls to nothing over all updates."""
     rate = config.learning_rate
     schedule = optax.linear_schedule(rate, 0, updates) if config.decay_learning_rate else rate

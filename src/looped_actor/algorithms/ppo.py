@@ -14,7 +14,7 @@ from jaxtyping import Array, Float, Int, PyTree, Shaped
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
-from looped_actor.checks import above_zero
+from looped_actor.checks import above_zero, within
 
 
 @dataclass(frozen=True)
@@ -37,15 +37,13 @@ class PPOConfig(RolloutConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         above_zero(self, "clip", "reward_scale")
-        for name in ("discount", "trace"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
+        within(self, 0, 1, "discount", "trace")
         for name in ("entropy_cost", "value_cost"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
 
 
-class Example(NamedTuple):
+class PPOBatch(NamedTuple):
     """A batch of what PPO learns from."""
 
     observation: PyTree[Shaped[Array, "b ..."]]
@@ -75,7 +73,7 @@ class PPOTerms(NamedTuple):
     """Loops that the hardware computed, forward and back, spread evenly; `loops` were asked for."""
 
 
-def ppo_loss(decide: Decide, example: Example, config: PPOConfig) -> tuple[Float[Array, " b"], PPOTerms]:
+def ppo_loss(decide: Decide, example: PPOBatch, config: PPOConfig) -> tuple[Float[Array, " b"], PPOTerms]:
     """The paper's loss of each example. A minibatch is learned from by their mean."""
     now = decide(example.observation, expected_loops=example.loops)
     log_ratio = now.distribution.log_prob(example.action) - example.log_prob

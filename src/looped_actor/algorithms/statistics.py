@@ -28,44 +28,39 @@ class RunningStatistics(NamedTuple):
         """Standard deviation of each feature."""
         return jnp.sqrt(self.squares / jnp.maximum(self.seen, 1))
 
+    def update(self, observation: Shaped[Array, "... n"], axis: str | None = None) -> "RunningStatistics":
+        """Statistics with a batch added (Chan's parallel formula); one that is not finite is left out.
+
+        Args:
+          observation: the batch.
+          axis: the mesh axis over which the batch is spread, inside `shard_map`.
+        """
+        dtype = self.mean.dtype
+        features = observation.reshape(-1, observation.shape[-1]).astype(dtype)
+        count = total(jnp.asarray(len(features), dtype), axis)
+        mean = total(features.sum(axis=0), axis) / count
+        squares = total(((features - mean) ** 2).sum(axis=0), axis)
+
+        both = self.seen + count
+        shift = mean - self.mean
+        after = RunningStatistics(
+            both,
+            self.mean + shift * (count / both),
+            self.squares + squares + shift**2 * (self.seen * count / both),
+        )
+        return keep_if(all_finite(after), after, self)
+
+    def normalise(self, observation: PyTree[Shaped[Array, "... n"]]) -> Any:
+        """Observations with features of mean 0 and variance 1; as they are while nothing has been seen.
+
+        Of an observation of several arrays (a state and a goal), each has the same features.
+        """
+        scale = jnp.where(self.seen > 0, jnp.maximum(self.deviation, SMALLEST_DEVIATION), 1)
+        return jax.tree.map(
+            lambda features: (features.astype(self.mean.dtype) - self.mean) / scale, observation
+        )
+
 
 def no_statistics(features: int) -> RunningStatistics:
     """Before anything was seen."""
     return RunningStatistics(jnp.zeros(()), jnp.zeros(features), jnp.zeros(features))
-
-
-def updated(
-    statistics: RunningStatistics, observation: Shaped[Array, "... n"], axis: str | None = None
-) -> RunningStatistics:
-    """With a batch added (Chan's parallel formula); one that is not finite is left out.
-
-    Args:
-      statistics: so far.
-      observation: the batch.
-      axis: the mesh axis over which the batch is spread, inside `shard_map`.
-    """
-    dtype = statistics.mean.dtype
-    features = observation.reshape(-1, observation.shape[-1]).astype(dtype)
-    count = total(jnp.asarray(len(features), dtype), axis)
-    mean = total(features.sum(axis=0), axis) / count
-    squares = total(((features - mean) ** 2).sum(axis=0), axis)
-
-    both = statistics.seen + count
-    shift = mean - statistics.mean
-    after = RunningStatistics(
-        both,
-        statistics.mean + shift * (count / both),
-        statistics.squares + squares + shift**2 * (statistics.seen * count / both),
-    )
-    return keep_if(all_finite(after), after, statistics)
-
-
-def normalised(statistics: RunningStatistics, observation: PyTree[Shaped[Array, "... n"]]) -> Any:
-    """Features of mean 0 and variance 1; as they are while nothing has been seen.
-
-    Of an observation of several arrays (a state and a goal), each has the same features.
-    """
-    scale = jnp.where(statistics.seen > 0, jnp.maximum(statistics.deviation, SMALLEST_DEVIATION), 1)
-    return jax.tree.map(
-        lambda features: (features.astype(statistics.mean.dtype) - statistics.mean) / scale, observation
-    )

@@ -1,20 +1,31 @@
 """Is computation spent where it is needed: loops of a state against how far it is from solved."""
 
 import pathlib
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
+import jax
 import numpy as np
+from jax.sharding import Mesh
 from jaxtyping import Bool, Int, UInt8
 
-from looped_actor.analysis.tables import Row
-from looped_actor.analysis.traces import Trace
-from looped_actor.batches import Progress, no_progress
+from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
+from looped_actor.analysis.requests import DifficultyRequest
+from looped_actor.analysis.study import Stage, finish, parts_of, quietly, subjects
+from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.evaluation.intervals import clustered_mean
-from looped_actor.games.catalogue import Game
+from looped_actor.evaluation.levels import Played
+from looped_actor.games.catalogue import GAMES, Game
 from looped_actor.levels import make_bank, solve_bank
+from looped_actor.processes import Progress, default_workers, no_progress
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.advice import distinct_boards
 
+FEWEST_LEVELS = 5
+"""Means over fewer levels are in the table and not in the figure."""
+LEVELS_AT_ONCE = 128
+"""Per device: every state of their episodes is kept."""
 MEASURES = {"boxoban": "pushes", "rush-hour": "moves"}
 LOST, UNKNOWN = -1, -2
 """Instead of a number: there is no solution any more; the search gave up."""
@@ -51,16 +62,16 @@ def remaining_of(
     return remaining[place]
 
 
-def visited_states(game: Game, shape: tuple[int, int], trace: Trace, **options: Any) -> VisitedStates:
-    """The decisions of a trace, each with its distance from solved; options are those of `remaining_of`."""
-    taken = np.asarray(trace.taken)
+def visited_states(game: Game, shape: tuple[int, int], played: Played, **options: Any) -> VisitedStates:
+    """The decisions of a trace of cells, each with its distance from solved, as `remaining_of` finds it."""
+    assert played.trace is not None
+    seen, loops, taken = jax.tree.map(np.asarray, played.trace)
     step, level = np.nonzero(taken)
-    boards = np.asarray(trace.cells)[step, level].reshape(-1, *shape)
     return VisitedStates(
         level,
-        np.asarray(trace.loops)[step, level],
-        np.asarray(trace.success)[level],
-        remaining_of(game, boards, **options),
+        loops[step, level],
+        np.asarray(played.episodes.success)[level],
+        remaining_of(game, seen[step, level].reshape(-1, *shape), **options),
     )
 
 
@@ -87,3 +98,71 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
                 }
             )
     return rows
+
+
+def analyse_difficulty(request: DifficultyRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+    """Loops of every state that policies visit, against its distance from solved."""
+    rows: list[Row] = []
+    for subject in subjects(request, mesh):
+        run, task = subject.run.puzzle, subject.policy.config.task
+        bank = run.bank_to_play(request.levels)
+        player = replace(run.player(bank, count=request.count), batch=LEVELS_AT_ONCE)
+        with stage(f"{subject.name}: playing") as progress:
+            played = player.record(subject.policy.weights, lambda state, decision: state.cells, progress)
+        with stage(f"{subject.name}: solving every state") as progress:
+            states = visited_states(
+                GAMES[task],
+                (bank.info.height, bank.info.width),
+                played,
+                workers=request.workers or default_workers(),
+                node_limit=request.node_limit,
+                parts=parts_of(request.out, "difficulty"),
+                progress=progress,
+            )
+        rows += difficulty_table(states, {**subject.about, "measure": MEASURES[task]})
+    return finish(request.out, "difficulty", rows, DIFFICULTY)
+
+
+def _draw(rows: Sequence[Row]) -> Drawn:
+    """Mean loops against remaining pushes or moves, of solved and failed episodes; below, how many states."""
+    runs = distinct(rows, "run")
+    figure, axes = new_axes(len(runs), rows=2, height=2.6)
+    panels = zip(*axes, runs, strict=True)
+    said = [_draw_panel(top, below, of(rows, run=run)) for top, below, run in panels]
+    return Drawn(figure, " ".join(said))
+
+
+def _draw_panel(top: Any, below: Any, rows: Sequence[Row]) -> str:
+    task, one = rows[0]["task"], {"pushes": "push", "moves": "move"}[rows[0]["measure"]]
+    said = []
+    for outcome, colour, aside in (("solved", COLOURS[1], -0.2), ("failed", COLOURS[0], 0.2)):
+        known = [row for row in of(rows, outcome=outcome) if isinstance(row["remaining"], int)]
+        if not known:
+            continue
+        x, loops, low, high, states = (
+            np.array([row[name] for row in known], float)
+            for name in ("remaining", "loops", "low", "high", "states")
+        )
+        seen = np.array([row["levels"] >= FEWEST_LEVELS for row in known])
+        top.plot(x[seen], loops[seen], color=colour, marker="o", markersize=3, label=f"{outcome} episodes")
+        top.fill_between(x[seen], low[seen], high[seen], color=colour, alpha=0.18, linewidth=0)
+        below.bar(x + aside, states, 0.4, color=colour)
+        if len(x) > 1:
+            slope = np.polyfit(x, loops, 1, w=np.sqrt(states))[0]
+            said.append(f"{slope:+.3f} loops per remaining {one} in {outcome} episodes")
+    lost = of(rows, remaining="lost")
+    for row in lost:
+        top.axhline(row["loops"], color=COLOURS[0], linestyle=":", linewidth=1, label="beyond rescue")
+    top.set(title=f"{TITLES[task]}: {label_of(rows[0])}", ylabel="mean loops (95% interval)")
+    below.set(xlabel=f"remaining optimal {rows[0]['measure']}", ylabel="states", yscale="log")
+    top.legend(frameon=False, fontsize=8)
+    states, beyond = (sum(row["states"] for row in some) for some in (rows, lost))
+    return (
+        f"{TITLES[task]}, {label_of(rows[0])}: {' and '.join(said) or 'too few states to fit a line'} "
+        f"({states:,} states, {beyond:,} of them beyond rescue)."
+    )
+
+
+DIFFICULTY = FigureKind(
+    (*ABOUT, "measure", "outcome", "remaining", "states", "levels", "loops", "low", "high"), _draw
+)

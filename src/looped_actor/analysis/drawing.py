@@ -1,12 +1,13 @@
-"""How figures look, and how they are saved: what all of them share."""
+"""How tables become figures, and how these look: what all of them share."""
 
 import importlib.util
 import pathlib
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
-from looped_actor.analysis.tables import Row
+from looped_actor.analysis.tables import Row, read_table
 
 INK, FAINT, PAPER = "#2b2e35", "#c9c2b6", "#ffffff"
 COLOURS = ("#c4552d", "#3f6797", "#6aa86f", "#8a6bb1", "#e2a93b", "#4aa5a0", "#b5658b", "#7d95a8")
@@ -80,8 +81,34 @@ def colour_of(arm: str) -> str:
 
 
 def shades(count: int) -> list[str]:
-    """So many colours from light to dark."""
+    """Colours from light to dark."""
     import matplotlib
     from matplotlib.colors import to_hex
 
     return [to_hex(c) for c in matplotlib.colormaps["YlOrBr"](np.linspace(0.35, 0.95, count))]
+
+
+class Drawn(NamedTuple):
+    """A figure and what it shows."""
+
+    figure: Any
+    sentence: str
+
+
+class FigureKind(NamedTuple):
+    """How a table is drawn."""
+
+    columns: tuple[str, ...]
+    """That it must have."""
+    draw: Callable[[Sequence[Row]], Drawn]
+
+
+def draw_table(path: pathlib.Path, kind: FigureKind) -> str:
+    """Draw a table as PNG and SVG beside it, and return the sentence that says what it shows."""
+    figure, sentence = kind.draw(read_table(path, kind.columns))
+    save_figure(figure, path)
+    return sentence
+
+
+ABOUT = ("run", "task", "arm", "learner")
+"""What every table says of the run in a row."""

@@ -21,11 +21,11 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Float16, Shaped
 
-from looped_actor.algorithms import Weights, deciding, opened
-from looped_actor.batches import Progress, no_progress
+from looped_actor.algorithms import Weights, as_open_loop, deciding
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.files import write_whole
 from looped_actor.loop import EarlyExit, HaltingRule
+from looped_actor.processes import Progress, no_progress
 
 HEADER = "latents.json"
 FORMAT = "looped-actor latents 1"
@@ -103,7 +103,7 @@ class LatentsRecorder:
 
         Where the folder holds the beginning of the same recording, it goes on from there.
         """
-        if opened(self.definition, weights, self.halting) is None:
+        if as_open_loop(self.definition, weights, self.halting) is None:
             raise LatentsError("this policy does not loop: there are no loops to record")
         info = self._info(weights, observe(0, 1), states, source)
         folder.mkdir(parents=True, exist_ok=True)
@@ -134,7 +134,7 @@ class LatentsRecorder:
 
     def _of(self, weights: Weights, observation: Array) -> Float[Array, "p b t d"]:
         """The input embedding, and the latents after the chosen loops."""
-        loop: Any = opened(self.definition, weights, self.halting)
+        loop: Any = as_open_loop(self.definition, weights, self.halting)
         decide: Any = deciding(self.definition, weights, self.halting, EarlyExit())
         latents = decide(observation, record=True).loop.latents
         if max(self.loops) > len(latents):

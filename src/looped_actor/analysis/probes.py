@@ -20,10 +20,10 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from looped_actor.analysis.plans import NONE
-from looped_actor.batches import Progress, no_progress
 from looped_actor.checks import above_zero, at_least_one
 from looped_actor.files import write_whole
+from looped_actor.levels.plans import NONE
+from looped_actor.processes import Progress, no_progress
 
 FORMAT = "looped-actor probes 1"
 

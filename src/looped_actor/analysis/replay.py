@@ -2,28 +2,28 @@
 
 import json
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
-from jaxtyping import Array, Float, Shaped
+from jax.sharding import Mesh
+from jaxtyping import Float
 
-from looped_actor.algorithms import Weights, deciding, opened
-from looped_actor.analysis.plans import NONE
-from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits
-from looped_actor.batches import Progress, no_progress
-from looped_actor.devices import on_one_device
+from looped_actor.algorithms import as_open_loop, deciding
+from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits, read_probes
 from looped_actor.evaluation.film import EpisodePictures, write_gif
-from looped_actor.evaluation.play import LevelEnvironment
+from looped_actor.evaluation.levels import LevelEnvironment, play_levels
 from looped_actor.files import write_whole
 from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.games.catalogue import Board, Game
+from looped_actor.games.catalogue import GAMES, Board
 from looped_actor.games.grid import step_from
 from looped_actor.games.pictures import Drawing, Shape, draw, to_pixels, to_svg
-from looped_actor.loop import HaltingRule
+from looped_actor.levels.plans import NONE
+from looped_actor.processes import Progress, no_progress
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.policy import Policy
 
 ARROWS = {Direction.UP: "↑", Direction.RIGHT: "→", Direction.DOWN: "↓", Direction.LEFT: "←"}
 MOST_CHOICES = 6
@@ -64,78 +64,96 @@ class Replay(NamedTuple):
 
 
 def record_episode(
-    env: LevelEnvironment,
+    policy: Policy,
+    mesh: Mesh,
     level: int,
-    game: Game,
-    definition: nnx.GraphDef,
-    weights: Weights,
     *,
-    max_loops: int,
-    title: str,
-    policy: str,
-    valued: bool = True,
-    halting: HaltingRule | None = None,
-    probes: ProbeSet | None = None,
+    levels: pathlib.Path | None = None,
+    probes: pathlib.Path | None = None,
     progress: Progress = no_progress,
 ) -> Replay:
-    """Play one level with the most probable actions, and look at every loop of every decision.
+    """Play one level of a puzzle with the most probable actions, and look at every loop of every decision.
 
-    With `valued`, its values are shown too: imitation learns none.
+    Args:
+      policy: whose thoughts are shown.
+      mesh: the devices; one is used.
+      level: which one of the bank.
+      levels: the bank. Default: the one held out in training.
+      probes: as `analyse probes` has written them: what they read of the plan is shown too.
+      progress: told the steps played.
     """
-    weights = on_one_device(weights)
-    shape = env.levels.shape  # type: ignore[attr-defined]
-
-    @jax.jit
-    def decide(weights: Weights, state: Any) -> tuple[Any, ...]:
-        observation = env.observe(state)[None]
-        return _look(definition, weights, observation, halting, probes)
-
-    step = jax.jit(env.step)
-    state, steps = env.start(jnp.int32(level)), []
-    for number in range(env.time_limit):
-        board = game.from_cells(np.asarray(state.cells).reshape(shape))
-        action, loops, probabilities, value, plan = jax.device_get(decide(weights, state))
-        read = zip(probes.pushes, plan.tolist(), strict=True) if probes else ()
-        steps.append(
-            Thoughts(
-                board,
-                int(action),
-                int(loops),
-                probabilities[: int(loops)],
-                float(value) if valued else None,
-                tuple((push, kind) for push, kind in read if push <= FARTHEST_PUSH),
-            )
+    run = run_of(policy.config, policy.folder, mesh).puzzle
+    config, bank = run.config, run.bank_to_play(levels)
+    board, shape = bank.board(level), (bank.info.height, bank.info.width)  # or it says what is wrong
+    game, read = GAMES[config.task], None if probes is None else _fitting_probes(probes, policy, board)
+    steps = _steps(run.environment(bank, level + 1), level, policy, read)
+    thoughts = [
+        Thoughts(
+            game.from_cells(cells.reshape(shape)),
+            int(action),
+            int(loops),
+            probabilities[: int(loops)],
+            float(value) if config.learner == "ppo" else None,  # imitation learns no value
+            _near(read, plan),
         )
-        state, outcome = step(state, jnp.int32(action))
-        progress(number + 1, env.time_limit)
-        if bool(outcome.terminated):
-            break
-    end = game.from_cells(np.asarray(state.cells).reshape(shape))
-    return Replay(title, policy, steps, end, max_loops)
+        for cells, action, loops, probabilities, value, plan in steps
+    ]
+    progress(len(thoughts), len(thoughts))
+    name, source = f"{config.arm} by {config.algorithm}", pathlib.Path(bank.name).stem
+    title = f"{policy.folder.resolve().name}: {name}, level {level} of {source}"
+    return Replay(title, name, thoughts, _after(thoughts[-1]), config.chosen_arm.max_loops)
 
 
-def _look(
-    definition: nnx.GraphDef,
-    weights: Weights,
-    observation: Shaped[Array, "1 ..."],
-    halting: HaltingRule | None,
-    probes: ProbeSet | None,
-) -> tuple[Any, ...]:
-    """Action, loops, probabilities after every loop, value, and what the probes read at the last loop."""
-    loop = opened(definition, weights, halting)
-    decide: Any = deciding(definition, weights, halting)
-    if loop is None:  # one look, and no loops to tell apart
-        now = decide(observation)
-        chances = jnp.exp(now.distribution.log_probabilities)
-        return now.distribution.mode()[0], now.loop.loops[0], chances, now.value[0], jnp.zeros(0, jnp.int32)
-    now = decide(observation, record=True)
-    after = jax.vmap(lambda latent: loop.decode(latent).distribution.log_probabilities)(now.loop.latents)
-    plan = jnp.zeros(0, jnp.int32)
-    if probes is not None:
-        # Probes of the deepest place, of the first seed: a replay shows what could be read in the end.
-        deepest = Probe(*(jnp.asarray(array[-1, :, 0]) for array in probes.probes))
-        plan = jax.vmap(lambda probe: jnp.argmax(probe_logits(probe, now.loop.latent)[0]))(deepest)
-    return now.distribution.mode()[0], now.loop.loops[0], jnp.exp(after[:, 0]), now.value[0], plan
+def _steps(env: LevelEnvironment, level: int, policy: Policy, probes: ProbeSet | None) -> Iterator[tuple]:
+    """Cells, action, loops, probabilities after each loop, value and plan, of every step."""
+    loop: Any = as_open_loop(policy.definition, policy.weights)
+    decide: Any = deciding(policy.definition, policy.weights)
+
+    def look(state: Any, now: Any) -> tuple[Any, ...]:
+        if loop is None:  # one look, and no loops to tell apart
+            chances = jnp.exp(now.distribution.log_probabilities)[:, None]
+        else:
+            after = jax.vmap(lambda z: loop.decode(z).distribution.log_probabilities)(now.loop.latents)
+            chances = jnp.exp(jnp.moveaxis(after, 0, 1))
+        plan = jnp.zeros((1, 0), jnp.int32)
+        if probes is not None:
+            # Probes of the deepest place, of the first seed: a replay shows what could be read in the end.
+            deepest = Probe(*(jnp.asarray(array[-1, :, 0]) for array in probes.probes))
+            plan = jax.vmap(lambda p: jnp.argmax(probe_logits(p, now.loop.latent)[0]))(deepest)[None]
+        return state.cells, now.distribution.mode(), now.loop.loops, chances, now.value, plan
+
+    def record(observation: Any, **options: Any) -> Any:
+        return decide(observation, record=True, **options)
+
+    most = policy.config.chosen_arm.max_loops
+    played = jax.jit(lambda: play_levels(env, record, jnp.array([level]), most, look))()
+    seen, _, taken = jax.device_get(played.trace)
+    for step in np.flatnonzero(taken[:, 0]):
+        yield tuple(array[step, 0] for array in seen)
+
+
+def _after(thought: Thoughts) -> Board:
+    """The board that an action leads to."""
+    board, action = thought.board, thought.action
+    if isinstance(board, BoxobanBoard):
+        return board.move(Direction(action))
+    return board.slide(divmod(action // 2, board.width), bool(action % 2))
+
+
+def _near(probes: ProbeSet | None, plan: np.ndarray) -> tuple[tuple[int, int], ...]:
+    read = zip(probes.pushes, plan.tolist(), strict=True) if probes else ()
+    return tuple((push, kind) for push, kind in read if push <= FARTHEST_PUSH)
+
+
+def _fitting_probes(path: pathlib.Path, policy: Policy, board: Any) -> ProbeSet:
+    """Probes, if they can read this policy's latents on this board."""
+    probes, config = read_probes(path), policy.config
+    width = probes.probes.look.shape[-2]
+    if policy.halting is None or width != config.core.width:
+        raise ValueError(f"{path}: probes of latents of width {width}; this policy has none of these")
+    if config.task != "boxoban" or len(board.boxes) != probes.boxes:
+        raise ValueError(f"{path}: these probes read pushes of {probes.boxes} boxes; this level has others")
+    return probes
 
 
 def write_html(replay: Replay, path: pathlib.Path) -> None:

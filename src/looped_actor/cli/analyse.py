@@ -1,13 +1,17 @@
-"""`looped-actor analyse` and `compare`: tables, figures and sentences about trained policies."""
+"""`looped-actor analyse`, `compare` and `replay`: tables, figures and sentences about trained policies."""
 
 import pathlib
-from typing import Annotated
 
 import tyro
 
-from looped_actor.cli.progress import progress_bar
-
-Runs = Annotated[tuple[pathlib.Path, ...], tyro.conf.Positional]
+from looped_actor.analysis.requests import (
+    CapsRequest,
+    DifficultyRequest,
+    HistogramRequest,
+    ProbeRequest,
+    Runs,
+)
+from looped_actor.cli.shared import DeviceOptions, Folder, progress_bar
 
 app = tyro.extras.SubcommandApp()
 
@@ -18,22 +22,7 @@ def _tell(name: str, out: pathlib.Path, sentence: str) -> None:
 
 
 @app.command(name="probes")
-def probes(
-    runs: Runs,
-    /,
-    *,
-    levels: tuple[pathlib.Path, ...] = (),
-    count: int | None = None,
-    pushes: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16),
-    loops: tuple[int, ...] = (1, 2, 4, 8, 16),
-    seeds: int = 3,
-    epochs: int = 40,
-    checkpoint: str | None = None,
-    node_limit: int = 3_000_000,
-    workers: int | None = None,
-    devices: int | None = None,
-    out: pathlib.Path = pathlib.Path("analysis"),
-) -> None:
+def probes(*, request: ProbeRequest, devices: DeviceOptions) -> None:
     """Is the plan in the latent? Read the pushes of an optimal solution from it, loop by loop.
 
     Solves the levels, records the latents of every run (several runs are checkpoints of one kind), and
@@ -45,170 +34,52 @@ def probes(
 
     Example: looped-actor analyse probes runs/a runs/b runs/c --levels levels/boxoban-unfiltered-valid.levels
     levels/boxoban-medium-valid.levels --count 25000
-
-    Args:
-      runs: Folders of runs of Boxoban, or of policies that runs have written.
-      levels: Banks to probe on. Default: the one held out in training.
-      count: Levels of each bank. Default: all.
-      pushes: Which pushes of the solution to read: 1 is the next.
-      loops: After which loops; those beyond a policy's cap are left out.
-      seeds: Probes of each kind.
-      epochs: Rounds of training over the levels.
-      checkpoint: Of runs: best, latest, or an iteration. Default: the finished policy, or else latest.
-      node_limit: States after which the search for a solution gives up; such levels are left out.
-      workers: Processes that solve. Default: one for each core.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      out: Folder for what is written.
     """
-    from looped_actor.analysis.probes import ProbeConfig
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.probing import ProbeRequest, analyse_probes
+    from looped_actor.analysis.plan_probes import analyse_probes
 
-    config = ProbeConfig(seeds=seeds, epochs=epochs)
-    request = ProbeRequest(levels, count, pushes, loops, config, checkpoint, node_limit, workers)
-    sentence = analyse_probes(runs, start_devices(devices), out, request, progress_bar)
-    _tell("probes", out, sentence)
+    _tell("probes", request.out, analyse_probes(request, devices.start(), progress_bar))
 
 
 @app.command(name="difficulty")
-def difficulty(
-    runs: Runs,
-    /,
-    *,
-    levels: pathlib.Path | None = None,
-    count: int | None = None,
-    checkpoint: str | None = None,
-    node_limit: int = 300_000,
-    workers: int | None = None,
-    devices: int | None = None,
-    out: pathlib.Path = pathlib.Path("analysis"),
-) -> None:
+def difficulty(*, request: DifficultyRequest, devices: DeviceOptions) -> None:
     """Is computation spent where it is needed? Loops of each state against its distance from solved.
 
     Plays levels and solves every state that was visited: remaining pushes of Boxoban, moves of Rush Hour,
     for solved and failed episodes, with counts and intervals.
 
     Example: looped-actor analyse difficulty runs/first --count 500 --out analysis/first
-
-    Args:
-      runs: Folders of runs of puzzles, or of policies that runs have written.
-      levels: The bank to play. Default: the one held out in training.
-      count: Play only the first so many levels.
-      checkpoint: Of runs: best, latest, or an iteration. Default: the finished policy, or else latest.
-      node_limit: States after which a search gives up; the state is then counted as unknown.
-      workers: Processes that solve. Default: one for each core.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      out: Folder for what is written.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.analyses import analyse_difficulty
+    from looped_actor.analysis.difficulty import analyse_difficulty
 
-    sentence = analyse_difficulty(
-        runs,
-        start_devices(devices),
-        out,
-        levels=levels,
-        count=count,
-        checkpoint=checkpoint,
-        node_limit=node_limit,
-        workers=workers,
-        stage=progress_bar,
-    )
-    _tell("difficulty", out, sentence)
+    _tell("difficulty", request.out, analyse_difficulty(request, devices.start(), progress_bar))
 
 
 @app.command(name="histogram")
-def histogram(
-    runs: Runs,
-    /,
-    *,
-    levels: pathlib.Path | None = None,
-    count: int | None = None,
-    episodes: int | None = None,
-    checkpoint: str | None = None,
-    devices: int | None = None,
-    out: pathlib.Path = pathlib.Path("analysis"),
-) -> None:
+def histogram(*, request: HistogramRequest, devices: DeviceOptions) -> None:
     """How many loops do decisions take? One panel for each environment, for any set of runs.
 
     Example: looped-actor analyse histogram runs/boxoban runs/rush-hour runs/cubes --count 200 --episodes 5
-
-    Args:
-      runs: Folders of runs of any environment, or of policies that runs have written.
-      levels: Of puzzles: the bank to play. Default: the one held out in training.
-      count: Of puzzles: play only the first so many levels.
-      episodes: Of worlds: episodes of each task. Default: as in training.
-      checkpoint: Of runs: best, latest, or an iteration. Default: the finished policy, or else latest.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      out: Folder for what is written.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.analyses import analyse_histogram
+    from looped_actor.analysis.histogram import analyse_histogram
 
-    sentence = analyse_histogram(
-        runs,
-        start_devices(devices),
-        out,
-        levels=levels,
-        count=count,
-        episodes=episodes,
-        checkpoint=checkpoint,
-        stage=progress_bar,
-    )
-    _tell("histogram", out, sentence)
+    _tell("histogram", request.out, analyse_histogram(request, devices.start(), progress_bar))
 
 
 @app.command(name="caps")
-def caps(
-    runs: Runs,
-    /,
-    *,
-    caps: tuple[int, ...] = (1, 2, 4, 8, 16),
-    thresholds: tuple[float, ...] = (1e-3,),
-    fixed: tuple[int, ...] = (4, 8, 16),
-    levels: pathlib.Path | None = None,
-    count: int | None = None,
-    checkpoint: str | None = None,
-    devices: int | None = None,
-    out: pathlib.Path = pathlib.Path("analysis"),
-) -> None:
+def caps(*, request: CapsRequest, devices: DeviceOptions) -> None:
     """What if it thought less or more? Success against the cap and the threshold at test time.
 
     Adaptive loops beside fixed ones of the same policy, and success against the FLOPs of a decision.
 
     Example: looped-actor analyse caps runs/first --caps 1 2 4 8 16 32 --thresholds 1e-2 1e-3 1e-4
-
-    Args:
-      runs: Folders of runs of the looped arm, or of policies that runs have written.
-      caps: Most loops of an adaptive decision.
-      thresholds: KL below which it halts.
-      fixed: Loops of decisions that are not adaptive.
-      levels: Of puzzles: the bank to play. Default: the one held out in training.
-      count: Play only the first so many levels; of a world, so many episodes of each task.
-      checkpoint: Of runs: best, latest, or an iteration. Default: the finished policy, or else latest.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      out: Folder for what is written.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.analyses import analyse_caps
+    from looped_actor.analysis.caps import analyse_caps
 
-    sentence = analyse_caps(
-        runs,
-        start_devices(devices),
-        out,
-        caps=caps,
-        thresholds=thresholds,
-        fixed=fixed,
-        levels=levels,
-        count=count,
-        checkpoint=checkpoint,
-        stage=progress_bar,
-    )
-    _tell("caps", out, sentence)
+    _tell("caps", request.out, analyse_caps(request, devices.start(), progress_bar))
 
 
 @app.command(name="plot")
-def plot(folder: Annotated[pathlib.Path, tyro.conf.Positional], /) -> None:
+def plot(folder: Folder, /) -> None:
     """Draw all figures of a folder again, from its tables alone: no policy is needed.
 
     Example: looped-actor analyse plot analysis/first
@@ -216,14 +87,14 @@ def plot(folder: Annotated[pathlib.Path, tyro.conf.Positional], /) -> None:
     Args:
       folder: Holds tables that `analyse` and `compare` have written.
     """
-    from looped_actor.analysis.figures import draw_folder
+    from looped_actor.reproduction.figures import draw_folder
 
     for name, sentence in draw_folder(folder).items():
         _tell(name, folder, sentence)
 
 
 def replay(
-    run: Annotated[pathlib.Path, tyro.conf.Positional],
+    run: Folder,
     /,
     *,
     level: int = 0,
@@ -231,7 +102,7 @@ def replay(
     checkpoint: str | None = None,
     probes: pathlib.Path | None = None,
     out: pathlib.Path = pathlib.Path("replays"),
-    devices: int | None = None,
+    devices: DeviceOptions,
 ) -> None:
     """Watch an episode of a puzzle, thought by thought: as one HTML file for any browser, and as a GIF.
 
@@ -246,20 +117,17 @@ def replay(
       run: The folder of a run of a puzzle, or of a policy that a run has written.
       level: Which level of the bank, counted from 0.
       levels: The bank. Default: the one held out in training.
-      checkpoint: Of a run: best, latest, or an iteration. Default: the finished policy, or else latest.
+      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       probes: Probes of this policy, by `looped-actor analyse probes`.
       out: Folder for the files.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
     """
-    from looped_actor.analysis.replay import write_html, write_replay_gif
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.evaluate import replay_policy
+    from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
+    from looped_actor.runs.folder import policy_at
 
-    mesh = start_devices(devices)
+    mesh = devices.start()
+    policy = policy_at(run, checkpoint)
     with progress_bar("thinking") as progress:
-        made = replay_policy(
-            run, mesh, level, levels=levels, checkpoint=checkpoint, probes=probes, progress=progress
-        )
+        made = record_episode(policy, mesh, level, levels=levels, probes=probes, progress=progress)
     path = out / f"{run.resolve().name}-level{level}"
     write_html(made, path.with_suffix(".html"))
     write_replay_gif(made, path.with_suffix(".gif"))
@@ -276,6 +144,6 @@ def compare(runs: Runs, /, *, out: pathlib.Path = pathlib.Path("analysis")) -> N
       runs: Folders of runs.
       out: Folder for what is written.
     """
-    from looped_actor.experiments.analyses import compare_runs
+    from looped_actor.analysis.compare import compare_runs
 
     _tell("compare", out, compare_runs(runs, out))

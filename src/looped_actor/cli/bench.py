@@ -6,15 +6,15 @@ import pathlib
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-if TYPE_CHECKING:
-    from looped_actor.experiments.bench import Saving
+from looped_actor.cli.shared import DeviceOptions, Json
 
-Loops = Literal["boxoban", "rush_hour", "easy"]
-Policy = Annotated[pathlib.Path | None, tyro.conf.Positional]
+if TYPE_CHECKING:
+    from looped_actor.bench.work import Saving
 
 app = tyro.extras.SubcommandApp()
 
@@ -27,7 +27,7 @@ def loop(
     rounds: int | None = None,
     expectation_error: float = 0.0,
     quick: bool = False,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: Json = False,
 ) -> None:
     """Time one gradient of the looped actor: Packed against the frozen scan of 16 loops and Iso-FLOPs.
 
@@ -48,8 +48,8 @@ def loop(
     from rich.console import Console
     from rich.table import Table
 
-    from looped_actor.evaluation.asked import MAX_LOOPS
-    from looped_actor.evaluation.loop_bench import LoopBench, bench_loop
+    from looped_actor.bench.depths import MAX_LOOPS
+    from looped_actor.bench.gradient import LoopBench, bench_loop
 
     preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
@@ -73,18 +73,35 @@ def loop(
     Console().print(table)
 
 
+@dataclass(frozen=True)
+class WorkOptions(DeviceOptions):
+    """What to time, and how often."""
+
+    policy: Annotated[pathlib.Path | None, tyro.conf.Positional] = None
+    """The folder of a run, or of a policy that a run has written. Default: random weights."""
+    loops: Literal["boxoban", "rush_hour", "easy"] = "boxoban"
+    """Without a policy: the depths asked for, with means of 9.8, 15.1 and 4 of 16."""
+    levels: pathlib.Path | None = None
+    """With a policy: a bank to play. Default: new levels of the policy's recipe."""
+    rounds: int = 4
+    """Turns each contestant takes after compiling; the fastest counts."""
+    quick: bool = False
+    """Answer within a minute, from so little work that the draining of the stream shows. The time of an
+    iteration is then the sum of its halves."""
+    as_json: Json = False
+    """Print one JSON object instead of a table."""
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"--rounds is {self.rounds}; it must be at least 1")
+        if self.policy is None and self.levels is not None:
+            raise ValueError(
+                "--levels is for a policy: random weights are asked for depths, whatever the level"
+            )
+
+
 @app.command(name="act")
-def act(
-    policy: Policy = None,
-    /,
-    *,
-    loops: Loops = "boxoban",
-    levels: pathlib.Path | None = None,
-    rounds: int = 4,
-    devices: int | None = None,
-    quick: bool = False,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
+def act(*, work: WorkOptions) -> None:
     """Time a rollout: streaming against the frozen version, Iso-FLOPs, and the bare engine.
 
     With a policy: on its own task. Without: the paper's net (width 128, cap 16) with random weights on
@@ -93,130 +110,59 @@ def act(
     Example: looped-actor bench act --quick --json
 
     Example: looped-actor bench act runs/first
-
-    Args:
-      policy: The folder of a run, or of a policy that a run has written. Default: random weights.
-      loops: Without a policy: the depths asked for, with means of 9.8, 15.1 and 4 of 16.
-      levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
-      rounds: Turns each contestant takes after compiling; the fastest counts.
-      devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute, from so little work that the draining of the stream shows.
-      as_json: Print one JSON object instead of a table.
     """
-    from looped_actor.experiments.bench import bench_acting
+    from looped_actor.bench.work import bench_acting
 
-    _bench(bench_acting, "rollout", policy, loops, levels, rounds, devices, quick, as_json)
+    _bench(bench_acting, "rollout", work)
 
 
 @app.command(name="train")
-def train(
-    policy: Policy = None,
-    /,
-    *,
-    loops: Loops = "boxoban",
-    levels: pathlib.Path | None = None,
-    rounds: int = 3,
-    devices: int | None = None,
-    quick: bool = False,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
+def train(*, work: WorkOptions) -> None:
     """Time an iteration of PPO, and its rollout and updates apart, as `bench act` does.
 
     Example: looped-actor bench train --quick
 
     Example: looped-actor bench train results/micro_boxoban --json
-
-    Args:
-      policy: The folder of a run, or of a policy that a run has written. Default: random weights.
-      loops: Without a policy: the depths asked for, with means of 9.8, 15.1 and 4 of 16.
-      levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
-      rounds: Turns each contestant takes after compiling; the fastest counts.
-      devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute, from so little work that the draining of the stream shows; the time of
-        an iteration is then the sum of its halves'.
-      as_json: Print one JSON object, of the iteration and in it of its rollout and update.
     """
     import functools
 
-    from looped_actor.experiments.bench import bench_training
+    from looped_actor.bench.work import bench_training
 
-    work = functools.partial(bench_training, whole=not quick)
-    _bench(work, "iteration", policy, loops, levels, rounds, devices, quick, as_json)
+    _bench(functools.partial(bench_training, whole=not work.quick), "iteration", work)
 
 
 @app.command(name="eval")
-def evaluate(
-    policy: Policy = None,
-    /,
-    *,
-    loops: Loops = "boxoban",
-    levels: pathlib.Path | None = None,
-    rounds: int = 4,
-    devices: int | None = None,
-    quick: bool = False,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
+def evaluate(*, work: WorkOptions) -> None:
     """Time an evaluation, as `bench act` does. The frozen version plays on until its last level ends.
 
     Example: looped-actor bench eval results/micro_rush_hour --quick
-
-    Args:
-      policy: The folder of a run, or of a policy that a run has written. Default: random weights.
-      loops: Without a policy: the depths asked for, with means of 9.8, 15.1 and 4 of 16.
-      levels: With a policy: a bank to play. Default: new levels of the policy's recipe.
-      rounds: Turns each contestant takes after compiling; the fastest counts.
-      devices: Use so many. Default: all there are; of a CPU, one for each core, up to 8.
-      quick: Answer within a minute, from so little work that the draining of the stream shows.
-      as_json: Print one JSON object instead of a table.
     """
-    from looped_actor.experiments.bench import bench_evaluation
+    from looped_actor.bench.work import bench_evaluation
 
-    _bench(bench_evaluation, "evaluation", policy, loops, levels, rounds, devices, quick, as_json)
+    _bench(bench_evaluation, "evaluation", work)
 
 
-def _bench(
-    bench: Callable[..., dict[str, "Saving"]],
-    main: str,
-    policy: pathlib.Path | None,
-    loops: str,
-    levels: pathlib.Path | None,
-    rounds: int,
-    devices: int | None,
-    quick: bool,
-    as_json: bool,
-) -> None:
+def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOptions) -> None:
     """Time some work and print it; `main` is what the JSON is about, the others are within it."""
     begin = time.perf_counter()
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.bench import Turns, asked_work, policy_work
-    from looped_actor.experiments.config import OnlineConfig
-    from looped_actor.experiments.policies import load_policy
+    from looped_actor.bench.work import Turns, asked_work, policy_work
     from looped_actor.levels import open_bank
+    from looped_actor.runs.policy import load_policy
 
-    if rounds < 1:
-        raise ValueError(f"--rounds is {rounds}; it must be at least 1")
-    if policy is None and levels is not None:
-        raise ValueError("--levels is for a policy: random weights are asked for depths, whatever the level")
-    mesh = start_devices(devices)
+    mesh = asked.start()
     with _bar() as progress:
         progress(0.0, "preparing levels")
-        if policy is None:
-            work, what = asked_work(loops, quick), f"random weights, loops like {loops}"
+        if asked.policy is None:
+            work, what = asked_work(asked.loops, asked.quick), f"random weights, loops like {asked.loops}"
         else:
-            loaded = load_policy(policy)
-            if not isinstance(loaded.config, OnlineConfig):
-                raise ValueError(f"{policy} is of {loaded.config.task}: only policies of puzzles are timed")
-            bank = None if levels is None else open_bank(levels)
-            work, what = policy_work(loaded.config, loaded.weights, bank, quick), str(policy)
-        turns = Turns(rounds, begin + 50) if quick else Turns(rounds)
+            bank = None if asked.levels is None else open_bank(asked.levels)
+            work, what = policy_work(load_policy(asked.policy), bank, asked.quick), str(asked.policy)
+        turns = Turns(asked.rounds, begin + 50) if asked.quick else Turns(asked.rounds)
         savings = bench(work, mesh, turns, progress)
-    if as_json:
+    if asked.as_json:
         rest = {name: saving._asdict() for name, saving in savings.items() if name != main}
-        print(
-            json.dumps(
-                {"work": main, "policy": what, "devices": mesh.size, **savings[main]._asdict(), **rest}
-            )
-        )
+        about = {"work": main, "policy": what, "devices": mesh.size}
+        print(json.dumps({**about, **savings[main]._asdict(), **rest}))
     else:
         _print_savings(savings, what, mesh.size)
 

@@ -1,22 +1,18 @@
 """`looped-actor export`: a policy for those who do not have this package."""
 
 import pathlib
-from typing import Annotated, Literal
 
-import tyro
+from looped_actor.cli.shared import Folder
+from looped_actor.runs.requests import ExportRequest
 
 
 def export(
-    policy: Annotated[pathlib.Path, tyro.conf.Positional],
+    policy: Folder,
     /,
     *,
-    out: pathlib.Path = pathlib.Path("exported"),
+    request: ExportRequest,
     checkpoint: str | None = None,
-    board: tuple[int, int] | None = None,
-    max_loops: int | None = None,
-    min_loops: int | None = None,
-    threshold: float | None = None,
-    platforms: tuple[Literal["cpu", "cuda", "rocm", "tpu"], ...] = ("cpu", "cuda", "tpu"),
+    out: pathlib.Path = pathlib.Path("exported"),
 ) -> None:
     """Write a policy so that it runs without this package: where there is JAX, and nothing else.
 
@@ -30,20 +26,15 @@ def export(
 
     Args:
       policy: The folder of a run, or of a policy that a run has written.
+      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       out: Folder for the files.
-      checkpoint: Of a run: best, latest, or an iteration. Default: the finished policy, or else latest.
-      board: Of puzzles: rows and columns of the boards that the program reads. Default: as in training.
-      max_loops: Another cap.
-      min_loops: Another least number of loops.
-      threshold: Another KL below which to halt.
-      platforms: What the program is to run on.
     """
     from looped_actor.devices import start_devices
-    from looped_actor.experiments.export import PROGRAM_FILE, ExportRequest, export_policy
+    from looped_actor.runs.export import PROGRAM_FILE, export_policy
+    from looped_actor.runs.folder import policy_at
 
     start_devices(1)
-    request = ExportRequest(policy, checkpoint, board, max_loops, min_loops, threshold, platforms)
-    signature = export_policy(request, out)
+    signature = export_policy(policy_at(policy, checkpoint), request, out)
     size = (out / PROGRAM_FILE).stat().st_size
     print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
     print(f"{PROGRAM_FILE}: {size / 1024:,.0f} KiB, for {', '.join(signature['platforms'])}")

@@ -2,12 +2,12 @@
 
 import contextlib
 import pathlib
-from typing import TYPE_CHECKING, Annotated
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from looped_actor.cli.pools import chosen_workers
-from looped_actor.cli.progress import progress_bar
+from looped_actor.cli.shared import WorkerOptions, progress_bar
 
 if TYPE_CHECKING:
     from looped_actor.levels import LevelBank
@@ -34,24 +34,66 @@ def _write(bank: "LevelBank", path: pathlib.Path) -> None:
     print(f"{path}: {len(bank):,} levels")
 
 
+@dataclass(frozen=True)
+class Splits:
+    """How many levels to make, and where to write them."""
+
+    out: pathlib.Path = pathlib.Path("levels")
+    """Folder to write GAME-SPLIT.levels to."""
+    train: int = 10_000
+    """Levels for training. Of an import, all that are not for validation or testing."""
+    valid: int = 1_000
+    """Levels for validation."""
+    test: int = 1_000
+    """Levels for testing."""
+
+
+@dataclass(frozen=True)
+class BoxobanBoards:
+    """What generated boards of Boxoban are like."""
+
+    height: int = 10
+    """Rows of a generated board, walls included."""
+    width: int = 10
+    """Columns of a generated board, walls included."""
+    boxes: int = 4
+    """Boxes of a generated board."""
+    pulls: tuple[int, int] = (5, 60)
+    """Least and most drags of reverse play: more give longer solutions."""
+    floor: float = 0.6
+    """Share of the inner cells that are floor, at least."""
+    direct_share: float = 1.0
+    """Share kept of levels whose every push brings a box nearer to a target: less is harder."""
+    seed: int = 0
+    """Seed of the generator."""
+
+
+@dataclass(frozen=True)
+class RushHourBoards:
+    """What generated boards of Rush Hour are like."""
+
+    height: int = 6
+    """Rows of a generated board."""
+    width: int = 6
+    """Columns of a generated board."""
+    moves: tuple[int, int] = (1, 15)
+    """Least and most moves of an optimal solution."""
+    vehicles: tuple[int, int] = (8, 13)
+    """Least and most vehicles of a generated board, red car included."""
+    max_walls: int = 0
+    """A generated board has any number of walls up to this."""
+    seed: int = 0
+    """Seed of the generator, or of the draw that splits an import."""
+
+
 @build.command(name="boxoban")
 def build_boxoban(
     *,
-    out: pathlib.Path = pathlib.Path("levels"),
+    into: Splits,
     source: pathlib.Path | None = None,
     splits: tuple[str, ...] = (),
-    train: int = 10_000,
-    valid: int = 1_000,
-    test: int = 1_000,
-    height: int = 10,
-    width: int = 10,
-    boxes: int = 4,
-    pulls: tuple[int, int] = (5, 60),
-    floor: float = 0.6,
-    direct_share: float = 1.0,
-    seed: int = 0,
-    workers: int | None = None,
-    ray: str | None = None,
+    boards: BoxobanBoards,
+    work: WorkerOptions,
 ) -> None:
     """Make banks of Boxoban levels: generated ones, or with --source from a copy of the Boxoban collection.
 
@@ -63,33 +105,21 @@ def build_boxoban(
     Example: looped-actor levels build boxoban --height 7 --width 7 --boxes 2 --train 5000
 
     Args:
-      out: Folder to write `boxoban-<split>.levels` to.
       source: A copy of the repository google-deepmind/boxoban-levels, to import instead of generating.
       splits: Which of its folders to import, such as unfiltered/train. Default: all that are there.
-      train: Levels to generate for training.
-      valid: Levels to generate for validation.
-      test: Levels to generate for testing.
-      height: Rows of a generated board, walls included.
-      width: Columns of a generated board, walls included.
-      boxes: Boxes of a generated board.
-      pulls: Least and most drags of reverse play: more give longer solutions.
-      floor: Share of the inner cells that are floor, at least.
-      direct_share: Share kept of levels whose every push brings a box nearer to a target: less is harder.
-      seed: Seed of the generator.
-      workers: Processes. Default: one for each core.
-      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
     from looped_actor.levels import BoxobanRecipe, read_boxoban
 
     if source is None:
-        recipe = BoxobanRecipe(height, width, boxes, *pulls, floor, direct_share, seed=seed)
-        _generate("boxoban", recipe, out, train, valid, test, workers, ray)
+        b = boards
+        recipe = BoxobanRecipe(b.height, b.width, b.boxes, *b.pulls, b.floor, b.direct_share, seed=b.seed)
+        _generate("boxoban", recipe, into, work)
         return
     found = sorted({str(path.parent.relative_to(source)) for path in source.glob("**/*.txt")})
     for split in splits or [name for name in found if name != "."]:
         with progress_bar(split) as progress:
             bank = read_boxoban(source, split, progress)
-        _write(bank, out / f"boxoban-{split.replace('/', '-')}.levels")
+        _write(bank, into.out / f"boxoban-{split.replace('/', '-')}.levels")
     if not (splits or found):
         raise ValueError(f"{source}: no level files (*.txt) in this folder; is it a copy of boxoban-levels?")
 
@@ -97,21 +127,12 @@ def build_boxoban(
 @build.command(name="rush-hour")
 def build_rush_hour(
     *,
-    out: pathlib.Path = pathlib.Path("levels"),
+    into: Splits,
     source: pathlib.Path | None = None,
     licence: str = "not stated: see the source",
-    train: int = 10_000,
-    valid: int = 1_000,
-    test: int = 1_000,
-    height: int = 6,
-    width: int = 6,
-    moves: tuple[int, int] = (1, 15),
-    vehicles: tuple[int, int] = (8, 13),
-    max_walls: int = 0,
-    seed: int = 0,
+    boards: RushHourBoards,
     enumerate_all: bool = False,
-    workers: int | None = None,
-    ray: str | None = None,
+    work: WorkerOptions,
 ) -> None:
     """Make banks of Rush Hour levels: generated ones, or with --source from the text of the public database.
 
@@ -128,71 +149,43 @@ def build_rush_hour(
     Example: looped-actor levels build rush-hour --enumerate-all --height 5 --width 5
 
     Args:
-      out: Folder to write `rush-hour-<split>.levels` to.
       source: Text with rows `moves board clustersize`, to import instead of generating.
       licence: The licence of that text, to be kept with the levels.
-      train: Levels to generate for training. Of an import, all that are not for validation or testing.
-      valid: Levels for validation.
-      test: Levels for testing.
-      height: Rows of a generated board.
-      width: Columns of a generated board.
-      moves: Least and most moves of an optimal solution.
-      vehicles: Least and most vehicles of a generated board, red car included.
-      max_walls: A generated board has any number of walls up to this.
-      seed: Seed of the generator, or of the draw that splits an import.
       enumerate_all: Make one bank of all interesting positions of a board up to 5x5, instead of drawing some.
-      workers: Processes. Default: one for each core.
-      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
-    from looped_actor.levels import (
-        RushHourRecipe,
-        enumerated,
-        read_rush_hour_database,
-        split_at_random,
-    )
+    from looped_actor.levels import RushHourRecipe, enumerated, read_rush_hour_database, split_at_random
 
+    height, width, moves = boards.height, boards.width, boards.moves
     if enumerate_all:
         if max(height, width) > 5:
             raise ValueError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
         with progress_bar("enumerating") as progress:
             bank = enumerated(height, width, progress=progress)
-        _write(bank, out / f"rush-hour-all-{height}x{width}.levels")
-        return
-    if source is None:
-        recipe = RushHourRecipe(height, width, *moves, *vehicles, max_walls, seed=seed)
-        _generate("rush-hour", recipe, out, train, valid, test, workers, ray)
-        return
-    with progress_bar(source.name) as progress:
-        bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
-    for split, part in split_at_random(bank, {"test": test, "valid": valid}, seed).items():
-        _write(part, out / f"rush-hour-{split}.levels")
+        _write(bank, into.out / f"rush-hour-all-{height}x{width}.levels")
+    elif source is None:
+        walls = boards.max_walls
+        recipe = RushHourRecipe(height, width, *moves, *boards.vehicles, walls, seed=boards.seed)
+        _generate("rush-hour", recipe, into, work)
+    else:
+        with progress_bar(source.name) as progress:
+            bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
+        wanted = {"test": into.test, "valid": into.valid}
+        for split, part in split_at_random(bank, wanted, boards.seed).items():
+            _write(part, into.out / f"rush-hour-{split}.levels")
 
 
-def _generate(
-    game: str,
-    recipe,
-    out: pathlib.Path,
-    train: int,
-    valid: int,
-    test: int,
-    workers: int | None,
-    ray: str | None,
-) -> None:
-    from looped_actor.batches import forget
+def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None:
     from looped_actor.levels import generate
     from looped_actor.levels.build import parts_of
+    from looped_actor.processes import forget
 
-    parts = parts_of(recipe, out / ".unfinished")
-    with chosen_workers(workers, ray) as chosen, progress_bar("generating") as progress:
-        banks = generate(
-            recipe,
-            {"test": test, "valid": valid, "train": train},  # so a larger train leaves the others as they are
-            workers=chosen,
-            parts=parts,
-            progress=progress,
-        )
+    parts = parts_of(recipe, into.out / ".unfinished")
+    # In this order, so that a larger train leaves the others as they are.
+    wanted = {"test": into.test, "valid": into.valid, "train": into.train}
+    with work.pool() as workers, progress_bar("generating") as progress:
+        banks = generate(recipe, wanted, workers=workers, parts=parts, progress=progress)
     for split, bank in banks.items():
-        _write(bank, out / f"{game}-{split}.levels")
+        _write(bank, into.out / f"{game}-{split}.levels")
     forget(parts)
     with contextlib.suppress(OSError):  # where another recipe has unfinished work, the folder stays
         parts.parent.rmdir()
@@ -291,8 +284,7 @@ def solve(
     first: int = 0,
     count: int | None = None,
     node_limit: int = 3_000_000,
-    workers: int | None = None,
-    ray: str | None = None,
+    work: WorkerOptions,
 ) -> None:
     """Solve levels optimally in moves, and write the solutions.
 
@@ -306,22 +298,20 @@ def solve(
       first: The first level to solve, counted from 0.
       count: How many to solve. Default: all from there on.
       node_limit: States after which a search gives up and says so.
-      workers: Processes. Default: one for each core.
-      ray: Use a Ray cluster instead: its address, auto, or local to start one here.
     """
-    from looped_actor.batches import forget
     from looped_actor.levels import solve_bank, write_solutions
+    from looped_actor.processes import forget
     from looped_actor.solvers import SolveStatus
 
     out = out or bank.with_suffix(".solutions")
     parts = out.with_name(f".{out.name}.unfinished")
-    with chosen_workers(workers, ray) as chosen, progress_bar("solving") as progress:
+    with work.pool() as workers, progress_bar("solving") as progress:
         solutions = solve_bank(
             _open(bank),
             first=first,
             count=count,
             node_limit=node_limit,
-            workers=chosen,
+            workers=workers,
             parts=parts,
             progress=progress,
         )

@@ -8,13 +8,14 @@ import tyro
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
+from looped_actor.cli.evaluate import evaluate
 from looped_actor.cli.export import export
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.theory import theory
-from looped_actor.cli.train import evaluate, resume, train
+from looped_actor.cli.train import resume, train
 
 app = tyro.extras.SubcommandApp()
 app.command(train)
@@ -39,7 +40,7 @@ def main() -> None:
         app.cli(
             prog="looped-actor",
             description="Policies that think in loops.",
-            config=(tyro.conf.FlagCreatePairsOff,),
+            config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
     except (ValueError, ChildProcessError) as mistake:
         print(f"looped-actor: {mistake}", file=sys.stderr)

@@ -1,11 +1,12 @@
 """`looped-actor models`: what the arms of a task cost."""
 
 import json
-from typing import Annotated, Literal
+from typing import Annotated, Any
 
 import tyro
 
-TaskName = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
+from looped_actor.cli.shared import Json
+from looped_actor.names import TaskName
 
 
 def models(
@@ -13,7 +14,7 @@ def models(
     *,
     batch: int = 1024,
     mean_loops: float | None = None,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show every arm of a task: parameters, tokens, FLOPs per decision, memory of an update.
 
@@ -27,11 +28,10 @@ def models(
     """
     from flax import nnx
     from rich.console import Console
-    from rich.table import Table
 
-    from looped_actor.evaluation.compute import count_parameters, token_count, update_memory
-    from looped_actor.experiments.arms import arms_for, paper_core
-    from looped_actor.experiments.tasks import TASKS
+    from looped_actor.models.arms import arms_for, paper_core
+    from looped_actor.models.tasks import TASKS
+    from looped_actor.runs.cost import count_parameters, token_count, update_memory
 
     if batch < 1:
         raise ValueError(f"--batch is {batch}; it must be at least 1")
@@ -56,6 +56,11 @@ def models(
     if as_json:
         print(json.dumps({"task": task, "batch": batch, "mean_loops": mean, "arms": rows}))
         return
+    Console().print(_table(task, batch, mean, rows))
+
+
+def _table(task: str, batch: int, mean: float | None, rows: dict[str, dict[str, Any]]) -> Any:
+    from rich.table import Table
 
     mean_title = f"at {mean:g}" if mean else "at mean"
     table = Table(
@@ -74,4 +79,4 @@ def models(
             *("-" if f is None else f"{f / 1e6:,.0f}" for f in flops),
             f"{row['update_bytes'] / 2**30:.2f} GiB",
         )
-    Console().print(table)
+    return table

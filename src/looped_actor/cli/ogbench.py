@@ -5,9 +5,10 @@ from typing import Annotated, Literal
 
 import tyro
 
-from looped_actor.cli.progress import progress_bar
+from looped_actor.cli.shared import Folder, progress_bar
+from looped_actor.names import WorldName
 
-World = Annotated[Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"], tyro.conf.Positional]
+World = Annotated[WorldName, tyro.conf.Positional]
 
 app = tyro.extras.SubcommandApp()
 
@@ -36,11 +37,11 @@ def collect(
       episode: Transitions of an episode, after which the world is reset. OGBench's own have 1000.
       out: Folder for the files.
       seed: Of everything random.
-      workers: Processes. Default: one for each core.
+      workers: Processes. Default: one per core.
     """
-    from looped_actor.batches import default_workers
     from looped_actor.offline.collection import CollectionJob, collect
     from looped_actor.offline.dataset import open_dataset
+    from looped_actor.processes import default_workers
 
     job = CollectionJob(world, int(transitions), seed, episode)
     with progress_bar(f"{world} transitions") as progress:
@@ -68,7 +69,7 @@ def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data")) -> No
 
 @app.command(name="film")
 def film(
-    policy: Annotated[pathlib.Path, tyro.conf.Positional],
+    policy: Folder,
     /,
     *,
     task: Literal[1, 2, 3, 4, 5] = 1,
@@ -90,31 +91,33 @@ def film(
       task: Which of the world's five tasks.
       episode: Its number: it begins as the episode of this number does in `looped-actor eval`.
       out: The file. Default: film-WORLD-taskT-episodeN.gif.
-      checkpoint: Of a run: best, latest, or an iteration. Default: the finished policy, or else latest.
+      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       size: Pixels of the picture's sides.
       every: Steps from one frame to the next.
-      steps: End after so many. Default: the world's own limit.
+      steps: Steps after which to end. Default: the world's own limit.
     """
     from looped_actor.devices import start_devices
-    from looped_actor.evaluation.film import pictures_of, write_gif
-    from looped_actor.experiments.evaluate import film_policy
+    from looped_actor.evaluation.film import film_episode, write_gif
+    from looped_actor.runs.folder import policy_at, run_of
 
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
             raise ValueError(f"--{option} is too small")
-    mesh = start_devices(1)
+    start_devices(1)
+    loaded = policy_at(policy, checkpoint)
+    config = run_of(loaded.config, policy).control.config
     with progress_bar("filming steps") as progress:
-        world, most_loops, made = film_policy(
-            policy,
-            mesh,
-            checkpoint,
+        made = film_episode(
+            config.task,
+            loaded.definition,
+            loaded.weights,
             task=task,
             number=episode,
             size=size,
             time_limit=steps,
             progress=progress,
         )
-    path = out or pathlib.Path(f"film-{world}-task{task}-episode{episode}.gif")
-    write_gif(pictures_of(made), most_loops, path, every, milliseconds=50 * every)
-    ending = "solved" if made.episode.success else "not solved"
-    print(f"{path}: {made.task_name}, {ending} after {len(made.episode.loops)} steps")
+    path = out or pathlib.Path(f"film-{config.task}-task{task}-episode{episode}.gif")
+    write_gif(made, config.chosen_arm.max_loops, path, every, milliseconds=50 * every)
+    ending = "solved" if made.success else "not solved"
+    print(f"{path}: {made.title}, {ending} after {len(made.loops)} steps")

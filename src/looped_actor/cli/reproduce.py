@@ -6,15 +6,16 @@ import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from looped_actor.cli.progress import progress_bar
+from looped_actor.cli.shared import Changes, Json, changes_of, progress_bar
+from looped_actor.names import LearnerName, Scale
 
 if TYPE_CHECKING:
-    from looped_actor.experiments.fanout import Status
-    from looped_actor.experiments.grid import RunKey, Study
+    from looped_actor.processes import Status
+    from looped_actor.reproduction.grid import RunKey, Study
 
 app = tyro.extras.SubcommandApp()
 
@@ -25,9 +26,9 @@ class Selection:
 
     ids: Annotated[tuple[str, ...], tyro.conf.Positional]
     """Which figures or tables, by `reproduce list`, or all."""
-    scale: Literal["micro", "small", "paper"] = "micro"
+    scale: Scale = "micro"
     """Two CPU cores and hours, one GPU each, or the paper."""
-    learner: Literal["ppo", "imitation"] = "ppo"
+    learner: LearnerName = "ppo"
     """Of puzzles."""
     seeds: int | None = None
     """Of each kind of run. Default: as many as in the paper."""
@@ -37,7 +38,7 @@ class Selection:
     """Only these of the arms that it compares."""
     budget: float = 1.0
     """Steps of every run, relative to the scale's."""
-    change: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = ()
+    change: Changes = ()
     """Fields to change in every run that has them, as ppo.learning_rate=3e-4."""
     out: pathlib.Path | None = None
     """The folder of the study. Default: reproduction/SCALE."""
@@ -45,8 +46,7 @@ class Selection:
     @property
     def study(self) -> "Study":
         """Where its runs are, and what they are like."""
-        from looped_actor.cli.train import changes_of
-        from looped_actor.experiments.grid import Study
+        from looped_actor.reproduction.grid import Study
 
         folder = self.out or pathlib.Path("reproduction", self.scale)
         return Study(folder, self.scale, self.budget, tuple(changes_of(self.change).items()))
@@ -54,8 +54,8 @@ class Selection:
     @property
     def keys(self) -> dict[str, list["RunKey"]]:
         """The runs of each artifact that was asked for."""
-        from looped_actor.experiments.artifacts import ARTIFACTS, artifact_named
-        from looped_actor.experiments.grid import RunKey
+        from looped_actor.reproduction.artifacts import ARTIFACTS, artifact_named
+        from looped_actor.reproduction.grid import RunKey
 
         names = tuple(ARTIFACTS) if "all" in self.ids else tuple(dict.fromkeys(self.ids))
         if not names:
@@ -79,9 +79,6 @@ class Selection:
         return keys
 
 
-Which = Annotated[Selection, tyro.conf.OmitArgPrefixes]
-
-
 @app.command(name="list")
 def list_artifacts() -> None:
     """List the figures and tables of the paper that can be reproduced, and what the paper reads from them.
@@ -91,7 +88,7 @@ def list_artifacts() -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from looped_actor.experiments.artifacts import ARTIFACTS
+    from looped_actor.reproduction.artifacts import ARTIFACTS
 
     table = Table(show_lines=True)
     for title in ("ID", "in the paper", "arms", "seeds", "what it shows there"):
@@ -110,10 +107,10 @@ def list_artifacts() -> None:
 @app.command(name="plan")
 def plan(
     *,
-    which: Which,
+    which: Selection,
     accelerator: str = "b200",
     utilisation: float | None = None,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
+    as_json: Json = False,
 ) -> None:
     """Say which runs a figure needs, what they cost here and on an accelerator, and which are there already.
 
@@ -130,8 +127,8 @@ def plan(
       as_json: Print JSON instead of tables.
     """
     from looped_actor.devices import start_devices
-    from looped_actor.experiments.planning import UTILISATION, Accelerator
-    from looped_actor.experiments.planning import plan as plan_runs
+    from looped_actor.reproduction.plan import UTILISATION, Accelerator
+    from looped_actor.reproduction.plan import plan as plan_runs
 
     study = which.study
     chosen = Accelerator(accelerator, UTILISATION if utilisation is None else utilisation)
@@ -159,7 +156,7 @@ def plan(
 @app.command(name="run")
 def run(
     *,
-    which: Which,
+    which: Selection,
     workers: int | None = None,
     ray: str | None = None,
     accelerators: int = 0,
@@ -178,17 +175,17 @@ def run(
     Example: looped-actor reproduce run all --scale paper --ray auto --accelerators 1 --out /shared/paper
 
     Args:
-      workers: Runs at a time. Default: one for each device; of a CPU, one for each core.
+      workers: Runs at a time. Default: one per device, or one per CPU core.
       ray: Use a Ray cluster instead of processes of this machine: its address, auto, or local to start one.
       accelerators: Over Ray, GPUs of each run.
       retries: How often a run whose process dies is begun again.
     """
     from looped_actor.analysis.drawing import check_matplotlib
     from looped_actor.devices import start_devices
-    from looped_actor.experiments.artifacts import artifact_named, make_artifact
-    from looped_actor.experiments.fanout import Processes, RayTasks, fan_out
-    from looped_actor.experiments.grid import is_finished
-    from looped_actor.experiments.report import write_report
+    from looped_actor.processes import Processes, RayTasks, fan_out
+    from looped_actor.reproduction.artifacts import artifact_named, make_artifact
+    from looped_actor.reproduction.grid import is_finished
+    from looped_actor.reproduction.report import write_report
 
     check_matplotlib()
     study, wanted = which.study, which.keys
@@ -224,7 +221,7 @@ def report(*, out: pathlib.Path = pathlib.Path("reproduction", "micro")) -> None
     Args:
       out: The folder of the study.
     """
-    from looped_actor.experiments.report import write_report
+    from looped_actor.reproduction.report import write_report
 
     for path in write_report(out):
         print(path)

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from looped_actor.cli.progress import progress_bar
+from looped_actor.cli.shared import progress_bar
 
 if TYPE_CHECKING:
     from looped_actor.theory import Costs
@@ -60,12 +60,13 @@ def theory(
     for line in demonstration.what_is_proof_only():
         console.print(line, highlight=False)
     if out is not None:
-        from looped_actor.analysis.figures import draw_table
+        from looped_actor.analysis.drawing import draw_table
         from looped_actor.analysis.tables import write_table
+        from looped_actor.reproduction.figures import FIGURES
 
         path = out / "separation.csv"
         write_table(path, demonstration.as_rows(counted))
-        print(draw_table(path))
+        print(draw_table(path, FIGURES["separation"]))
         print(f"{path}, .png, .svg")
 
 

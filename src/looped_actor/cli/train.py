@@ -1,44 +1,90 @@
-"""`looped-actor train`, `resume` and `eval`: from a preset to a number one can trust."""
+"""`looped-actor train` and `resume`: from a preset to a policy."""
 
-import json
 import math
 import pathlib
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
+
+from looped_actor.cli.shared import Changes, ClusterOptions, Folder, changes_of, progress_bar
+from looped_actor.names import PUZZLES, ArmName, LearnerName, Scale, TaskName
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from looped_actor.experiments.config import RunConfig
-    from looped_actor.training.runner import Report
+    from looped_actor.runs.config import RunConfig
+    from looped_actor.training import Report
 
-Task = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
-Scale = Literal["micro", "small", "paper"]
-LearnerName = Literal["ppo", "imitation"]
-ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
+
+@dataclass(frozen=True)
+class RunOptions:
+    """Which run."""
+
+    task: Annotated[TaskName | None, tyro.conf.Positional] = None
+    """The environment. May be left out where --config gives it."""
+    scale: Scale = "micro"
+    """The preset to start from: two CPU cores and minutes, one GPU and an hour, or the paper."""
+    arm: ArmName | None = None
+    """What to train. Default: looped."""
+    learner: LearnerName | None = None
+    """Puzzles: learn from rewards by ppo, or what the solver would do by imitation, which takes far fewer
+    steps and has a preset of its own. Default: ppo."""
+    seed: int | None = None
+    """Seed of everything random. Default: 0."""
+    steps: float | None = None
+    """Environment steps, or gradient steps offline, of the whole run. Default: the preset's."""
+    levels: tuple[pathlib.Path, pathlib.Path] | None = None
+    """Puzzles: banks to learn from and to evaluate on. Default: the preset's, or generated."""
+    data: pathlib.Path | None = None
+    """Robots: a dataset in OGBench's format, with its -val beside it. Default: the preset's, or collected."""
+    config: pathlib.Path | None = None
+    """A config.json to start from, instead of a preset."""
+    change: Changes = ()
+    """Other fields to change, as ppo.learning_rate=3e-4. --dry-run lists all fields."""
+
+    @property
+    def chosen(self) -> "RunConfig":
+        """The configuration that is asked for."""
+        from looped_actor.codec import replaced
+
+        chosen: Any = self._begun_from
+        for option, value, field in (("--levels", self.levels, "levels"), ("--data", self.data, "data")):
+            if value is not None and not hasattr(chosen, field):
+                raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
+        data = self.data and str(self.data)
+        given = {"arm": self.arm, "seed": self.seed, "total_steps": self.steps, "data.train": data}
+        changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
+        chosen = replaced(chosen, changes | changes_of(self.change))
+        return _with_banks(chosen, self.levels) if self.levels else chosen
+
+    @property
+    def _begun_from(self) -> "RunConfig":
+        from looped_actor.runs.config import read_config
+        from looped_actor.runs.presets import preset
+
+        if self.config is None:
+            if self.task is None:
+                raise ValueError("which environment? looped-actor train boxoban, for example")
+            return preset(self.task, self.scale, learner=self.learner or "ppo")
+        chosen = read_config(self.config)
+        if self.task not in (None, chosen.task):
+            raise ValueError(f"{self.config} is of {chosen.task}, not of {self.task}")
+        if self.learner not in (None, getattr(chosen, "learner", None)):
+            raise ValueError(f"{self.config} is not of {self.learner}: change its field learner")
+        return chosen
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where the run goes, if nothing else is said."""
+        chosen, by = self.chosen, [] if self.learner is None else [self.learner]
+        name = "-".join([chosen.task, chosen.scale, *by, chosen.arm, f"seed{chosen.seed}"])
+        return pathlib.Path("runs", name)
 
 
 def train(
-    task: Annotated[Task | None, tyro.conf.Positional] = None,
-    /,
-    *,
-    scale: Scale = "micro",
-    arm: ArmName | None = None,
-    learner: LearnerName | None = None,
-    seed: int | None = None,
-    steps: float | None = None,
-    levels: tuple[pathlib.Path, pathlib.Path] | None = None,
-    data: pathlib.Path | None = None,
-    config: pathlib.Path | None = None,
-    change: Annotated[tuple[str, ...], tyro.conf.arg(name="set")] = (),
-    out: pathlib.Path | None = None,
-    dry_run: bool = False,
-    devices: int | None = None,
-    coordinator: str | None = None,
-    processes: int | None = None,
-    process: int | None = None,
+    *, run: RunOptions, cluster: ClusterOptions, out: pathlib.Path | None = None, dry_run: bool = False
 ) -> None:
     """Train a policy, into a folder that holds all of the run: puzzles by PPO or by imitation of
     their solver, robots offline by GCIQL.
@@ -60,53 +106,23 @@ def train(
     Example: looped-actor train boxoban --scale paper --dry-run
 
     Args:
-      task: The environment. May be left out where --config gives it.
-      scale: The preset to start from: two CPU cores and minutes, one GPU and an hour, or the paper.
-      arm: What to train. Default: looped.
-      learner: Of puzzles: learn from rewards by ppo, or what the solver would do by imitation, which takes
-        far fewer steps and has a preset of its own. Default: ppo.
-      seed: Of everything random. Default: 0.
-      steps: Environment steps, or gradient steps offline, of the whole run. Default: the preset's.
-      levels: Of puzzles: banks to learn from and to evaluate on. Default: the preset's, or generated.
-      data: Of robots: a dataset as OGBench writes it, with its -val beside it. Default: the preset's, or
-        collected.
-      config: A config.json to start from, instead of a preset.
-      change: Other fields to change, as ppo.learning_rate=3e-4. --dry-run lists all fields.
       out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      coordinator: Of several processes: host:port of the first, or auto on a cluster that JAX knows.
-      processes: How many processes there are.
-      process: Which one this is, counted from 0.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.runs import begin_run
-    from looped_actor.games.catalogue import GAMES
+    from looped_actor.runs.folder import begin_run
 
-    chosen = _configured(task, scale, arm, learner, seed, steps, levels, data, config, change)
-    mesh = start_devices(devices, coordinator, processes, process)
+    chosen = run.chosen
+    mesh = cluster.start()
     if dry_run:
         _print_plan(chosen, mesh.size)
         return
-    by = [] if learner is None else [learner]
-    name = "-".join([chosen.task, chosen.scale, *by, chosen.arm, f"seed{chosen.seed}"])
-    folder = out or pathlib.Path("runs", name)
-    from looped_actor.cli.progress import progress_bar
-
-    with progress_bar("preparing levels" if chosen.task in GAMES else "preparing data") as progress:
+    folder = out or run.folder
+    with progress_bar("preparing levels" if chosen.task in PUZZLES else "preparing data") as progress:
         chosen = begin_run(chosen, folder, progress)
     _train(chosen, folder, mesh)
 
 
-def resume(
-    run: Annotated[pathlib.Path, tyro.conf.Positional],
-    /,
-    *,
-    devices: int | None = None,
-    coordinator: str | None = None,
-    processes: int | None = None,
-    process: int | None = None,
-) -> None:
+def resume(run: Folder, /, *, cluster: ClusterOptions) -> None:
     """Go on with a run from its newest checkpoint, exactly as if it had not been interrupted.
 
     The number of devices may differ from before; numbers then agree up to rounding.
@@ -115,152 +131,18 @@ def resume(
 
     Args:
       run: The folder of the run.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      coordinator: Of several processes: host:port of the first, or auto on a cluster that JAX knows.
-      processes: How many processes there are.
-      process: Which one this is, counted from 0.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.runs import read_run
+    from looped_actor.runs.folder import read_run
 
     config = read_run(run)
-    mesh = start_devices(devices, coordinator, processes, process)
-    _train(config, run, mesh)
-
-
-def evaluate(
-    policy: Annotated[pathlib.Path, tyro.conf.Positional],
-    /,
-    *,
-    levels: pathlib.Path | None = None,
-    solutions: pathlib.Path | None = None,
-    checkpoint: str | None = None,
-    max_loops: int | None = None,
-    min_loops: int | None = None,
-    threshold: float | None = None,
-    count: int | None = None,
-    baselines: bool = False,
-    tasks: tuple[int, ...] = (1, 2, 3, 4, 5),
-    workers: int | None = None,
-    devices: int | None = None,
-    out: pathlib.Path | None = None,
-    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False,
-) -> None:
-    """Play every level of a bank once, or episodes of a world's tasks, with the most probable actions.
-
-    Says the share solved with its 95% interval, success and loops by the length of the optimal solution or
-    by task, and how many loops decisions took. The looped arm may think longer or shorter than in training.
-
-    Example: looped-actor eval runs/first --json
-
-    Example: looped-actor eval runs/first --checkpoint best --max-loops 32 --threshold 1e-4
-
-    Example: looped-actor eval runs/cubes --count 50 --tasks 1 2
-
-    Args:
-      policy: The folder of a run, or of a policy that a run has written.
-      levels: The bank to play. Default: the one held out in training.
-      solutions: Optimal solutions of that bank, by `looped-actor levels solve`, where it has no lengths.
-      checkpoint: Of a run: best, latest, or an iteration. Default: the finished policy, or else latest.
-      max_loops: Another cap.
-      min_loops: Another least number of loops.
-      threshold: Another KL below which to halt.
-      count: Play only the first so many levels; of a world, so many episodes of each task.
-      baselines: Play also at random, and puzzles greedily, which is slow.
-      tasks: Of a world: which of its five tasks.
-      workers: Of a world: processes that step MuJoCo. Default: one for each core.
-      devices: Use so many of each process. Default: all; of a CPU, one for each core, up to 8.
-      out: A file for the JSON.
-      as_json: Print JSON instead of a table.
-    """
-    from looped_actor.cli.progress import progress_bar
-    from looped_actor.devices import start_devices
-    from looped_actor.experiments.evaluate import EvaluationRequest, evaluate_policy
-    from looped_actor.files import write_whole
-
-    request = EvaluationRequest(
-        policy,
-        levels,
-        solutions,
-        checkpoint,
-        max_loops,
-        min_loops,
-        threshold,
-        count,
-        baselines,
-        tasks,
-        workers,
-    )
-    mesh = start_devices(devices)
-    with progress_bar("playing") as progress:
-        facts = evaluate_policy(request, mesh, progress)
-    text = json.dumps(facts, indent=1)
-    if out is not None:
-        write_whole(out, (text + "\n").encode())
-    if as_json:
-        print(text)
-    else:
-        _print_evaluation(facts)
-
-
-def _configured(
-    task: str | None,
-    scale: Any,
-    arm: Any,
-    learner: Any,
-    seed: int | None,
-    steps: float | None,
-    levels: tuple[pathlib.Path, pathlib.Path] | None,
-    data: pathlib.Path | None,
-    config: pathlib.Path | None,
-    change: tuple[str, ...],
-) -> "RunConfig":
-    from looped_actor.experiments.codec import replaced
-    from looped_actor.experiments.config import read_config
-    from looped_actor.experiments.presets import preset
-
-    if config is not None:
-        chosen = read_config(config)
-        if task not in (None, chosen.task):
-            raise ValueError(f"{config} is of {chosen.task}, not of {task}")
-        if learner not in (None, getattr(chosen, "learner", None)):
-            raise ValueError(f"{config} is not of {learner}: change its field learner")
-    elif task is None:
-        raise ValueError("which environment? looped-actor train boxoban, for example")
-    else:
-        chosen = preset(task, scale, learner=learner or "ppo")
-    for option, value, field in (("--levels", levels, "levels"), ("--data", data, "data")):
-        if value is not None and not hasattr(chosen, field):
-            raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
-    given = {"arm": arm, "seed": seed, "total_steps": steps, "data.train": data and str(data)}
-    changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
-    chosen = replaced(chosen, changes | changes_of(change))
-    return _with_banks(chosen, levels) if levels else chosen
-
-
-def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
-    """What `--set FIELD=VALUE` asks for."""
-    changes = {}
-    for one in options:
-        field, equals, text = one.partition("=")
-        if not equals:
-            raise ValueError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
-        changes[field] = _value(text)
-    return changes
-
-
-def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        return text
+    _train(config, run, cluster.start())
 
 
 def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
     from dataclasses import replace
 
-    from looped_actor.experiments.config import LevelsConfig
     from looped_actor.levels import open_bank
+    from looped_actor.runs.config import LevelsConfig
 
     about = open_bank(levels[0]).info
     named = LevelsConfig(str(levels[0]), str(levels[1]), evaluate_count=config.levels.evaluate_count)
@@ -270,8 +152,8 @@ def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunC
 def _train(config: "RunConfig", folder: pathlib.Path, mesh: "Mesh") -> None:
     import jax
 
-    from looped_actor.experiments.runs import train_run
-    from looped_actor.training.runner import Ending
+    from looped_actor.runs.folder import train_run
+    from looped_actor.training import Ending
 
     first = jax.process_index() == 0
     with _training_bar(config, shown=first) as report:
@@ -324,30 +206,25 @@ def _print_plan(config: "RunConfig", devices: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from looped_actor.experiments.codec import field_paths
-    from looped_actor.experiments.config import OfflineConfig
-    from looped_actor.experiments.estimate import estimate
+    from looped_actor.codec import field_paths, field_value
+    from looped_actor.runs.folder import run_of
 
     fields = Table(title="configuration", show_header=False)
     for path in field_paths(config):
-        value: Any = config
-        for name in path.split("."):
-            value = getattr(value, name)
-        fields.add_row(path, str(value))
-    cost = estimate(config, devices)
-    a_step, experience = "an environment step, learning included", "a rollout"
-    if isinstance(config, OfflineConfig):
-        a_step, experience = "a gradient step", "the data, on each device"
+        fields.add_row(path, str(field_value(config, path)))
+    cost = run_of(config).cost(devices)
+    counted = cost.counted
+    a_step = "an environment step, learning included" if config.task in PUZZLES else "a gradient step"
     table = Table(title="cost", show_header=False)
     hours, kind = cost.seconds / 3600, "device" if cost.devices == 1 else "devices"
     for name, value in (
-        ("parameters", f"{cost.parameters:,}"),
-        (f"a decision, at {cost.max_loops} loops", f"{cost.flops_per_decision / 1e6:,.1f} MFLOPs"),
-        (a_step, f"{cost.flops_per_step / 1e6:,.1f} MFLOPs"),
-        ("the whole run, at most", f"{cost.flops_per_step * config.total_steps:.2e} FLOPs"),
+        ("parameters", f"{counted.parameters:,}"),
+        (f"a decision, at {cost.max_loops} loops", f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"),
+        (a_step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
+        ("the whole run, at most", f"{counted.flops_per_step * config.total_steps:.2e} FLOPs"),
         ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),
         ("memory: parameters and optimiser", f"{cost.state_bytes / 2**20:,.1f} MiB"),
-        (f"memory: {experience}", f"{cost.experience_bytes / 2**20:,.1f} MiB"),
+        (f"memory: {cost.experience}", f"{cost.experience_bytes / 2**20:,.1f} MiB"),
         ("memory: an update, on each device", f"{cost.update_bytes / 2**20:,.1f} MiB"),
         (
             f"time on {cost.devices} {kind} like this one",
@@ -358,44 +235,3 @@ def _print_plan(config: "RunConfig", devices: int) -> None:
     console = Console()
     console.print(fields)
     console.print(table)
-
-
-def _print_evaluation(facts: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    puzzle = "bank" in facts
-    table = Table(title=f"{facts['policy']} on {facts['bank' if puzzle else 'task']}")
-    table.add_column("optimal moves" if puzzle else "task", no_wrap=True)
-    played = "levels" if puzzle else "episodes"
-    for title in (played, "solved", "95% interval", "loops", "steps"):
-        table.add_column(title, justify="right")
-
-    def add(name: str, row: dict[str, Any]) -> None:
-        low, high = row["interval_95"]
-        loops = f"{row['loops']:.2f}" if "loops" in row else "-"
-        table.add_row(
-            name,
-            f"{row[played]:,}",
-            f"{row['success']:.1%}",
-            f"{low:.1%} - {high:.1%}",
-            loops,
-            f"{row['mean_steps']:.1f}",
-        )
-
-    for row in facts.get("by_optimal_moves", ()):
-        low, high = row["moves"]
-        add(f"{low} - {high}" if low != high else str(low), row)
-    for name, row in facts.get("by_task", {}).items():
-        add(name, row)
-    table.add_section()
-    add("all", facts)
-    for name, row in facts.get("baselines", {}).items():
-        add(name, row)
-    console = Console()
-    console.print(table)
-    histogram = {int(loops): n for loops, n in facts["loop_histogram"].items() if n}
-    decisions, most = sum(histogram.values()), max(histogram.values())
-    console.print(f"loops of {decisions:,} decisions; {facts['capped']:.1%} stopped by the cap")
-    for loops, n in sorted(histogram.items()):
-        console.print(f"{loops:4d} {'█' * max(1, round(40 * n / most))} {n / decisions:.1%}", highlight=False)

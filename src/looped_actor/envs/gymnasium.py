@@ -123,9 +123,7 @@ class RushHourGym(PuzzleGym):
         """Slide by one cell."""
         assert isinstance(board, RushHourBoard)
         after = board.slide(divmod(action // 2, board.width), forward=action % 2 == 1)
-        before_potential = -board.blockers - board.distance_to_exit
-        after_potential = -after.blockers - after.distance_to_exit
-        return after, STEP_REWARD + after_potential - before_potential + SOLVED_REWARD * after.solved
+        return after, STEP_REWARD + after.potential - board.potential + SOLVED_REWARD * after.solved
 
 
 class VectorGym(gymnasium.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], Any]):

@@ -111,12 +111,8 @@ class RushHour:
         """Slide one vehicle by one cell."""
         after = rush_hour_jax.slide(state, action, self.levels.shape)
         solved = after.distance_to_exit == 0
-
-        def potential(state: RushHourState) -> Array:
-            return -(state.blockers + state.distance_to_exit).astype(jnp.float32)
-
-        reward = STEP_REWARD + potential(after) - potential(state) + SOLVED_REWARD * solved
-        return after, Outcome(reward, solved, solved)
+        now, before = (board.potential.astype(jnp.float32) for board in (after, state))
+        return after, Outcome(STEP_REWARD + now - before + SOLVED_REWARD * solved, solved, solved)
 
     def observe(self, state: RushHourState) -> UInt8[Array, "h w 7"]:
         """Planes: occupied, red, wall, horizontal, vertical, link right, link down."""

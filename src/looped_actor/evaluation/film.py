@@ -10,12 +10,11 @@ from flax import nnx
 from PIL import Image, ImageDraw, ImageFont
 
 from looped_actor.algorithms import Weights, deciding
-from looped_actor.batches import Progress, no_progress
 from looped_actor.devices import on_one_device
-from looped_actor.evaluation.ogbench import WorldEpisode
 from looped_actor.loop import HaltingRule
 from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import Arena, episode_seed
+from looped_actor.processes import Progress, no_progress
 
 _INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
 _STRIP = 92  # pixels below the picture: two lines of text, and bars
@@ -23,11 +22,12 @@ _LINE = 17
 _MARGIN = 10
 
 
-class Film(NamedTuple):
-    """An episode, and what it looked like before each decision and at its end."""
+class EpisodePictures(NamedTuple):
+    """What an episode looked like before each decision and at its end, and the loops between."""
 
-    episode: WorldEpisode
-    task_name: str
+    title: str
+    success: bool
+    loops: list[int]
     pictures: list[np.ndarray]
 
 
@@ -43,7 +43,7 @@ def film_episode(
     halting: HaltingRule | None = None,
     time_limit: int | None = None,
     progress: Progress = no_progress,
-) -> Film:
+) -> EpisodePictures:
     """Play an episode of an evaluation by itself, and look at every step.
 
     It begins as the episode of that number does in an evaluation. A decision computed alone may differ from
@@ -69,21 +69,7 @@ def film_episode(
         progress(step + 1, limit)
         if seen.over or success:
             break
-    return Film(WorldEpisode(task, number, success, loops), arena.task_name(task), pictures)
-
-
-def pictures_of(film: Film) -> "EpisodePictures":
-    """A film as what `write_gif` draws: every other step, 10 a second, is about the world's own pace."""
-    return EpisodePictures(film.task_name, film.episode.success, film.episode.loops, film.pictures)
-
-
-class EpisodePictures(NamedTuple):
-    """Pictures before each decision and at the end, and the loops between them."""
-
-    title: str
-    success: bool
-    loops: list[int]
-    pictures: list[np.ndarray]
+    return EpisodePictures(arena.task_name(task), success, loops, pictures)
 
 
 def write_gif(

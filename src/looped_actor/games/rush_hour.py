@@ -135,6 +135,11 @@ class RushHourBoard:
         return self.width - self.red.column - self.red.length
 
     @property
+    def potential(self) -> int:
+        """For shaping: minus the occupied cells ahead of the red car, minus its distance to the exit."""
+        return -self.blockers - self.distance_to_exit
+
+    @property
     def blockers(self) -> int:
         """Occupied cells between the red car and the right border."""
         ahead = range(self.red.column + self.red.length, self.width)

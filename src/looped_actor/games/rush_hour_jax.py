@@ -25,6 +25,11 @@ class RushHourState(NamedTuple):
     distance_to_exit: Int[Array, "*b"]
     """Cells between the red car and the right border; none means solved."""
 
+    @property
+    def potential(self) -> Int[Array, "*b"]:
+        """What shaping rewards: minus blockers, minus the distance to the exit."""
+        return -(self.blockers + self.distance_to_exit)
+
 
 def start(cells: UInt8[Array, "h w"]) -> RushHourState:
     """The state of a board of `Cell` sums."""

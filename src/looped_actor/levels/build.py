@@ -9,13 +9,13 @@ from dataclasses import asdict
 
 import numpy as np
 
-from looped_actor.batches import Arrays, Pool, Progress, no_progress, run_batches
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Game
 from looped_actor.levels import boxoban_generator, rush_hour_generator
 from looped_actor.levels.bank import LevelBank, make_bank
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.enumeration import enumerate_positions
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
+from looped_actor.processes import Arrays, Pool, Progress, no_progress, run_batches
 
 Recipe = BoxobanRecipe | RushHourRecipe
 GENERATED_LICENCE = "CC0-1.0"

@@ -10,9 +10,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from looped_actor.batches import Progress, no_progress
 from looped_actor.compiled import compiled
 from looped_actor.games import RushHourBoard
+from looped_actor.processes import Progress, no_progress
 from looped_actor.solvers.rush_hour import Layout, board_of
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
@@ -158,6 +158,28 @@ def _stack(lines: list[_Entries]):
 
 
 @compiled
+def _placed(chosen, vehicles, height, red_row, horizontal, line, length, offset):
+    """Write the vehicles of a choice for every line, and return their number."""
+    total = 0
+    for i in range(chosen.shape[0]):
+        is_row = i < height
+        for k in range(_MOST_IN_LINE):
+            if vehicles[i, chosen[i], k, 1] == 0:
+                break
+            horizontal[total] = is_row
+            if i == 0:
+                line[total] = red_row
+            elif is_row:
+                line[total] = i - 1 if i <= red_row else i
+            else:
+                line[total] = i - height
+            offset[total] = vehicles[i, chosen[i], k, 0]
+            length[total] = vehicles[i, chosen[i], k, 1]
+            total += 1
+    return total
+
+
+@compiled
 def _enumerate(height, width, red_row, choices, mask, required, vehicles, red, second):
     """All boards with these choices on the first two lines: boards, clusters, solvable; the puzzles."""
     lines = choices.shape[0]
@@ -182,31 +204,9 @@ def _enumerate(height, width, red_row, choices, mask, required, vehicles, red, s
     while depth >= 2:
         if depth == lines or chosen[depth] == choices[depth]:
             if depth == lines and taken[depth] & wanted[depth] == wanted[depth]:
-                total = 0
-                for i in range(lines):
-                    is_row = i < height
-                    for k in range(_MOST_IN_LINE):
-                        if vehicles[i, chosen[i], k, 1] == 0:
-                            break
-                        horizontal[total] = is_row
-                        if i == 0:
-                            line[total] = red_row
-                        elif is_row:
-                            line[total] = i - 1 if i <= red_row else i
-                        else:
-                            line[total] = i - height
-                        offset[total] = vehicles[i, chosen[i], k, 0]
-                        length[total] = vehicles[i, chosen[i], k, 1]
-                        total += 1
-                moves, size = _examine(
-                    walls,
-                    horizontal[:total],
-                    line[:total],
-                    length[:total],
-                    offset[:total],
-                    at[:total],
-                    counts,
-                )
+                total = _placed(chosen, vehicles, height, red_row, horizontal, line, length, offset)
+                fixed = horizontal[:total], line[:total], length[:total]
+                moves, size = _examine(walls, *fixed, offset[:total], at[:total], counts)
                 if moves > 0:
                     if puzzles == found.shape[0]:
                         found, facts = grown(found, 2 * puzzles), grown(facts, 2 * puzzles)

@@ -13,6 +13,7 @@ from looped_actor.compiled import compiled
 from looped_actor.games.rush_hour import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.rush_hour import most_vehicles
+from looped_actor.solvers.rush_hour_advice import vehicles_of
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
     distances_to_solved,
@@ -102,7 +103,7 @@ def _generate(height, width, least, most, fewest, many, max_walls, limit, seed, 
     for candidate in range(first, last):
         random = seeded(seed, candidate)
         _random_board(random, fewest, many, max_walls, board)
-        walls, horizontal, line, length, offset = _arrays(board)
+        walls, horizontal, line, length, offset = vehicles_of(board)
         wall_mask, masks = masks_of(walls, horizontal, line, length)
         keys, count, complete, table = explore_keys(wall_mask, masks, offset, limit)
         if not complete:
@@ -164,34 +165,6 @@ def _place(board, row, column, length, horizontal, red):
 
 
 @compiled
-def _arrays(board):
-    """Walls and vehicles of a board of cell sums, in the one order that all boards of a cluster share.
-
-    The red car comes first, then rows from the top and columns from the left, each along the line.
-    """
-    height, width = board.shape
-    walls = (board & _WALL) != 0
-    most = height * width // 2 + 1
-    horizontal, line = np.empty(most, np.bool_), np.empty(most, np.int64)
-    length, offset = np.empty(most, np.int64), np.empty(most, np.int64)
-    count = 1
-    for along_rows in (True, False):
-        kind, link = (_HORIZONTAL, _RIGHT) if along_rows else (_VERTICAL, _DOWN)
-        for i in range(height if along_rows else width):
-            start = 0
-            for k in range(width if along_rows else height):
-                cell = board[i, k] if along_rows else board[k, i]
-                if not cell & kind:
-                    start = k + 1
-                elif not cell & link:
-                    at = 0 if cell & _RED else count
-                    horizontal[at], line[at], offset[at], length[at] = along_rows, i, start, k + 1 - start
-                    count += at > 0
-                    start = k + 1
-    return walls, horizontal[:count], line[:count], length[:count], offset[:count]
-
-
-@compiled
 def _draw_board(walls, horizontal, line, length, offset, board):
     height, width = walls.shape
     for row in range(height):
@@ -217,7 +190,7 @@ def _cluster_ids(cells):
     ids = np.empty(cells.shape[0], np.uint64)
     board = np.empty(cells.shape[1:], np.uint8)
     for i in range(cells.shape[0]):
-        walls, horizontal, line, length, offset = _arrays(cells[i])
+        walls, horizontal, line, length, offset = vehicles_of(cells[i])
         wall_mask, masks = masks_of(walls, horizontal, line, length)
         keys, count, _, _ = explore_keys(wall_mask, masks, offset, _NO_LIMIT)
         unpack(keys[:count].min(), bits_per_vehicle(max(walls.shape)), offset)

@@ -13,11 +13,11 @@ import safetensors
 import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
-from looped_actor.batches import Pool, Progress, no_progress, run_batches
 from looped_actor.files import write_whole
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
 from looped_actor.levels.replay import played
+from looped_actor.processes import Pool, Progress, no_progress, run_batches
 from looped_actor.solvers import boxoban, rush_hour
 from looped_actor.solvers.status import DEFAULT_NODE_LIMIT
 

@@ -8,7 +8,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from looped_actor.batches import Progress, no_progress
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
 from looped_actor.games.boxoban import valid as boxoban_boards
@@ -22,6 +21,7 @@ from looped_actor.games.rush_hour import (
 )
 from looped_actor.games.rush_hour import valid as rush_hour_boards
 from looped_actor.levels.bank import LevelBank, make_bank
+from looped_actor.processes import Progress, no_progress
 
 BOXOBAN_SOURCE = "DeepMind boxoban-levels"
 BOXOBAN_LICENCE = "Apache-2.0"

@@ -28,9 +28,22 @@ from looped_actor.loop.state import (
 )
 
 
+class Split(NamedTuple):
+    """How a minibatch is learned from."""
+
+    examples: int
+    """That go forward, through the loss and back together."""
+    execution: "Execution"
+    """How the loops of these run."""
+
+
 @runtime_checkable
 class Execution(Protocol):
     """A way to run a batch of loops."""
+
+    def split(self, batch: int, latent_size: int) -> Split:
+        """How to learn from a minibatch of examples whose latents hold `latent_size` numbers each."""
+        return Split(batch, self)
 
     def run(
         self,
@@ -73,7 +86,7 @@ def _purify(problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree) -> tuple
 
 
 @dataclass(frozen=True)
-class FrozenScan:
+class FrozenScan(Execution):
     """The oracle: a scan over `max_loops` loops in which stopped examples are frozen.
 
     Obvious, slow and always right. Every other execution is held against it.
@@ -141,7 +154,7 @@ _commit.defvjp(_commit_forward, _commit_backward)
 
 
 @dataclass(frozen=True)
-class EarlyExit:
+class EarlyExit(Execution):
     """Loop until every example of the batch has stopped, and no further.
 
     The trip count is dynamic, forward and backward: a batch whose deepest example takes n loops

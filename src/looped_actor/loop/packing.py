@@ -9,12 +9,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
 from looped_actor.checks import at_least_one
-from looped_actor.loop.executions import Execution, early_exit_in_chunks
+from looped_actor.loop.executions import Execution, Split, early_exit_in_chunks
 from looped_actor.loop.state import LoopProblem, LoopResult
 
 
 @dataclass(frozen=True)
-class Packed:
+class Packed(Execution):
     """Sort by expected depth, cut into chunks, and run `EarlyExit` on each, one after the other.
 
     A chunk costs the loops of its deepest example, so the batch costs about the sum of its loops
@@ -34,6 +34,11 @@ class Packed:
     def chunk_for(self, latent_size: int) -> int:
         """Examples to loop together, whose latents hold so many numbers."""
         return default_chunk(latent_size) if self.chunk is None else self.chunk
+
+    def split(self, batch: int, latent_size: int) -> Split:
+        """A few chunks at a time: they go forward before they go back, and are sorted anew in between."""
+        chunk, count = _even_chunks(batch, self.chunk_for(latent_size))
+        return Split(chunk * count, Packed(chunk))
 
     def run(
         self,
@@ -56,13 +61,16 @@ class Packed:
         latents = None
         if results.latents is not None:
             latents = jnp.moveaxis(unpack(jnp.moveaxis(results.latents, 1, 2)), 0, 1)
-        executed, executed_back = results.executed.sum(), results.executed_back.sum()
+        executed, executed_back = (
+            count.sum(dtype=jnp.int32) for count in (results.executed, results.executed_back)
+        )
         return LoopResult(latent, loops, stop, divergence, executed, executed_back, latents)
 
 
-Loss = Callable[[PyTree, PyTree, Execution], tuple[Float[Array, " b"], Any]]
-"""Of parameters and examples, with the execution that the policy in it is to run by: the loss of each
-example, and a pytree of numbers to report of each."""
+MakePolicy = Callable[[PyTree, Execution], Callable[..., Any]]
+"""Parameters, and how its loops are to run, to a policy: observations to decisions with `loop`."""
+Loss = Callable[[Any, PyTree], tuple[Float[Array, " b"], Any]]
+"""A policy and examples to the loss of each example, and a pytree of numbers to report of each."""
 
 
 CHUNKS_AT_ONCE = 8
@@ -80,11 +88,11 @@ class MeanGradient(NamedTuple):
 
 def mean_gradient(
     loss: Loss,
+    policy: MakePolicy,
     parameters: PyTree,
     examples: PyTree[Shaped[Array, "b ..."]],
     execution: Execution,
     *,
-    latent_size: int,
     expected_loops: Real[Array, " b"] | None = None,
 ) -> MeanGradient:
     """The gradient of a mean loss over a minibatch, for any learner.
@@ -95,22 +103,19 @@ def mean_gradient(
 
     Args:
       loss: of each example.
+      policy: makes the policy that the loss asks.
       parameters: to differentiate by.
       examples: the minibatch.
       execution: how its loops run.
-      latent_size: numbers in the latent of an example.
       expected_loops: a guess of each example's depth. Only ever changes the time it takes.
     """
     batch = jax.tree.leaves(examples)[0].shape[0]
-    part, within = batch, execution
-    if isinstance(execution, Packed):
-        chunk, count = _even_chunks(batch, execution.chunk_for(latent_size))
-        part, within = chunk * count, Packed(chunk)
+    part, within = execution.split(batch, _latent_size(loss, policy(parameters, execution), examples))
     cut = _cut(batch, part, expected_loops)
     real = (jnp.arange(cut.rows.size) < batch).reshape(cut.rows.shape)
 
     def share_of_chunk(parameters: PyTree, rows: Int[Array, " c"], real: Bool[Array, " c"]) -> tuple:
-        losses, terms = loss(parameters, jax.tree.map(lambda leaf: leaf[rows], examples), within)
+        losses, terms = loss(policy(parameters, within), jax.tree.map(lambda leaf: leaf[rows], examples))
 
         def share(values: Real[Array, " c"]) -> Float[Array, ""]:
             return jnp.where(real, values, 0).sum() / batch
@@ -124,6 +129,19 @@ def mean_gradient(
     shapes = jax.eval_shape(share_of_chunk, parameters, cut.rows[0], real[0])
     nothing = jax.tree.map(lambda leaf: jnp.zeros(leaf.shape, leaf.dtype), (*shapes, parameters))
     return jax.lax.scan(add_chunk, MeanGradient(*nothing), (cut.rows, real))[0]
+
+
+def _latent_size(loss: Loss, decide: Callable[..., Any], examples: PyTree) -> int:
+    """Numbers in the latent of one example: what the policy returns when the loss asks it. Costs nothing."""
+    sizes = []
+
+    def watched(*observation: Any, **options: Any) -> Any:
+        decision = decide(*observation, **options)
+        sizes.append(decision.loop.latent.size // decision.loop.latent.shape[0])
+        return decision
+
+    jax.eval_shape(lambda: loss(watched, examples))
+    return sizes[-1]
 
 
 class _Cut(NamedTuple):

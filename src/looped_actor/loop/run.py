@@ -1,4 +1,7 @@
-"""`run_loop`: the one door to everything that thinks."""
+"""`run_loop`: a batch of loops from start to stop.
+
+Streams (`streaming.py`) and nets of fixed depth (`LoopResult.of_fixed_depth`) do not go through here.
+"""
 
 import jax
 import jax.numpy as jnp

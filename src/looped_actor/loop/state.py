@@ -44,6 +44,23 @@ class LoopResult(NamedTuple):
     latents: Float[Array, "l b ..."] | None = None
     """On request, the latent after every loop up to the cap, constant once an example stopped."""
 
+    @classmethod
+    def of_fixed_depth(
+        cls, latent: Float[Array, "b ..."], loops: int, latents: Float[Array, "l b ..."] | None = None
+    ) -> "LoopResult":
+        """The result of a net that always computes as many loops; `latents` are those after each."""
+        batch = latent.shape[0]
+        executed = jnp.int32(loops * batch)
+        return cls(
+            latent=latent,
+            loops=jnp.full(batch, loops, jnp.int32),
+            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
+            divergence=jnp.full(batch, jnp.inf, latent.dtype),
+            executed=executed,
+            executed_back=executed,
+            latents=None if latents is None else jax.lax.stop_gradient(latents),
+        )
+
     @property
     def executed_to_learn(self) -> Float[Array, ""]:
         """Loops computed for value and gradient, weighted by their work.

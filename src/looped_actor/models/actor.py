@@ -4,9 +4,9 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 from flax import nnx
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float
 
-from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, OpenLoop
+from looped_actor.loop import Distribution, HaltingRule, LoopResult, OpenLoop
 from looped_actor.models.heads import PolicyHead, ValueHead
 from looped_actor.models.looped import LoopedTrunk, Trunk
 from looped_actor.models.tokenizers import Tokenizer
@@ -41,19 +41,11 @@ class ActorCriticOutput(NamedTuple):
 class PolicyModel(Protocol):
     """Every arm: looped, stacks and DRC alike."""
 
-    def __call__(
-        self,
-        observation: Any,
-        *,
-        halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
-        record: bool = False,
-    ) -> ActorOutput | ActorCriticOutput:
-        """Decide for a batch of observations."""
+    def __call__(self, observation: Any, **options: Any) -> ActorOutput | ActorCriticOutput:
+        """Decide for a batch of observations. The options are those of `run_loop`."""
         ...
 
-    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
         """The policy taken apart, to be streamed; None where it does not loop."""
         ...
 
@@ -69,30 +61,15 @@ class _Thinker(nnx.Module):
         _check_widths(tokenizer=tokenizer, trunk=trunk, policy=policy)
         self.tokenizer, self.trunk, self.policy = tokenizer, trunk, policy
 
-    def think(
-        self,
-        observation: Any,
-        *,
-        halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
-        record: bool = False,
-    ) -> LoopResult:
+    def think(self, observation: Any, **options: Any) -> LoopResult:
         """From observations to latents. The options are those of `run_loop`."""
-        return self.trunk(
-            self.tokenizer(observation),
-            self.policy,
-            halting=halting,
-            execution=execution,
-            expected_loops=expected_loops,
-            record=record,
-        )
+        return self.trunk(self.tokenizer(observation), self.policy, **options)
 
     def decode(self, latent: Float[Array, "b t d"]) -> Decision:
         """From latents to decisions."""
         return Decision(self.policy(latent))
 
-    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
         """The policy taken apart, to be streamed; None where it does not loop."""
         if not isinstance(self.trunk, LoopedTrunk):
             return None

@@ -11,10 +11,10 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float
 
 from looped_actor.checks import at_least_one
-from looped_actor.loop import Categorical, Execution, HaltingRule, LoopResult, StopReason
+from looped_actor.loop import Categorical, HaltingRule, LoopResult
 from looped_actor.models.actor import ActorCriticOutput
 from looped_actor.models.layers import Grid, fan_in_init
 
@@ -89,13 +89,7 @@ class DRC(nnx.Module):
         self.value = nnx.Linear(config.hidden, 1, kernel_init=fan_in_init, rngs=rngs)
 
     def __call__(
-        self,
-        observation: Float[Array, "b r c p"],
-        *,
-        halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
-        record: bool = False,
+        self, observation: Float[Array, "b r c p"], *, record: bool = False, **options: Any
     ) -> ActorCriticOutput:
         """Decide for a batch of boards. A tick counts as a loop; nothing halts."""
         if observation.shape[1:] != (*self.grid, self.planes):
@@ -119,18 +113,10 @@ class DRC(nnx.Module):
         batch = observation.shape[0]
         features = jax.nn.relu(self.dense((tops[-1] + encoding).reshape(batch, -1)))
         latents = tops.reshape(self.config.ticks, batch, -1, self.config.channels)
-        loop = LoopResult(
-            latent=latents[-1],
-            loops=jnp.full(batch, self.config.ticks, jnp.int32),
-            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
-            divergence=jnp.full(batch, jnp.inf, encoding.dtype),
-            executed=jnp.int32(self.config.ticks * batch),
-            executed_back=jnp.int32(self.config.ticks * batch),
-            latents=jax.lax.stop_gradient(latents) if record else None,
-        )
+        loop = LoopResult.of_fixed_depth(latents[-1], self.config.ticks, latents if record else None)
         return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
 
-    def opened(self, halting: HaltingRule | None = None) -> None:
+    def as_open_loop(self, halting: HaltingRule | None = None) -> None:
         """There is nothing to stream: every decision takes the same ticks."""
         return None
 

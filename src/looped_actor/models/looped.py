@@ -1,16 +1,15 @@
 """The looped trunk: one core, applied to a latent until the policy that is read from it settles."""
 
 from collections.abc import Callable
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float
 
 from looped_actor.loop import (
     Distribution,
-    Execution,
     HaltingRule,
     LoopProblem,
     LoopResult,
@@ -19,6 +18,9 @@ from looped_actor.loop import (
 )
 from looped_actor.models.fprm import CoreConfig, FPRMCore
 from looped_actor.models.tokenizers import Tokens
+
+ReadLatent = Callable[[Float[Array, "b t d"]], Distribution]
+"""Latents to the policy that is read from them."""
 
 
 @runtime_checkable
@@ -31,16 +33,9 @@ class Trunk(Protocol):
         ...
 
     def __call__(
-        self,
-        tokens: Tokens,
-        readout: Callable[[Float[Array, "b t d"]], Distribution],
-        *,
-        halting: HaltingRule | None,
-        execution: Execution | None,
-        expected_loops: Real[Array, " b"] | None,
-        record: bool,
+        self, tokens: Tokens, readout: ReadLatent, *, record: bool = False, **options: Any
     ) -> LoopResult:
-        """Think about each example."""
+        """Think about each example. The options are those of `run_loop`."""
         ...
 
     def flops(self, tokens: int, loops: float, readout: int) -> float:
@@ -76,33 +71,22 @@ class LoopedTrunk(nnx.Module):
     def __call__(
         self,
         tokens: Tokens,
-        readout: Callable[[Float[Array, "b t d"]], Distribution],
+        readout: ReadLatent,
         *,
         halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
         record: bool = False,
+        **options: Any,
     ) -> LoopResult:
         """Loop each example until the policy that `readout` gives settles."""
         problem = self.problem(readout, halting)
-        return run_loop(
-            problem.step,
-            problem.readout,
-            self.begin(tokens),
-            tokens,
-            halting=problem.halting,
-            execution=execution,
-            expected_loops=expected_loops,
-            record=record,
-        )
+        given = problem.step, problem.readout, self.begin(tokens), tokens
+        return run_loop(*given, halting=problem.halting, record=record, **options)
 
     def begin(self, tokens: Tokens) -> Float[Array, "b t d"]:
         """The latent before the first loop."""
         return start_like(self.start, tokens.embedding)
 
-    def problem(
-        self, readout: Callable[[Float[Array, "b t d"]], Distribution], halting: HaltingRule | None = None
-    ) -> LoopProblem:
+    def problem(self, readout: ReadLatent, halting: HaltingRule | None = None) -> LoopProblem:
         """What is iterated, and when it stops."""
         return LoopProblem(
             step=lambda z, tokens: self.core(z, tokens.embedding, tokens.grid),

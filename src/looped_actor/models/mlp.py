@@ -9,14 +9,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array, Float
 
 from looped_actor.loop import (
-    Execution,
     HaltingRule,
     LoopResult,
     OpenLoop,
-    StopReason,
     UnitGaussian,
 )
 from looped_actor.models.actor import ActorOutput
@@ -118,33 +116,16 @@ class MLPActor(nnx.Module):
         small = nnx.initializers.variance_scaling(1e-2, "fan_avg", "uniform")
         self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, rngs=rngs)
 
-    def __call__(
-        self,
-        observation: GoalObservation,
-        *,
-        halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
-        record: bool = False,
-    ) -> ActorOutput:
+    def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> ActorOutput:
         """Decide for a batch of observations. The whole net counts as one loop."""
         x = jnp.concatenate(observation, axis=-1)
         if x.shape[-1] != 2 * self.size:
             raise ValueError(f"state and goal have {x.shape[-1]} scalars; this net takes {2 * self.size}")
         latent = self.features(x)
-        batch = x.shape[0]
-        loop = LoopResult(
-            latent=latent,
-            loops=jnp.ones(batch, jnp.int32),
-            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
-            divergence=jnp.full(batch, jnp.inf, x.dtype),
-            executed=jnp.int32(batch),
-            executed_back=jnp.int32(batch),
-            latents=jax.lax.stop_gradient(latent)[None] if record else None,
-        )
+        loop = LoopResult.of_fixed_depth(latent, 1, latent[None] if record else None)
         return ActorOutput(UnitGaussian(self.mean(latent)), loop)
 
-    def opened(self, halting: HaltingRule | None = None) -> OpenLoop | None:
+    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
         """None: it does not loop."""
         return None
 

@@ -4,16 +4,15 @@ Iso-Params is a stack of one (the parameters of the looped trunk, one pass); Iso
 as many cores as the looped trunk may loop (its computation, that many times its parameters).
 """
 
-from collections.abc import Callable
+from typing import Any
 
 import jax
-import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float, Real
+from jaxtyping import Array
 
-from looped_actor.loop import Distribution, Execution, HaltingRule, LoopResult, StopReason
+from looped_actor.loop import LoopResult
 from looped_actor.models.fprm import CoreConfig, FPRMCore
-from looped_actor.models.looped import latent_start, start_like
+from looped_actor.models.looped import ReadLatent, latent_start, start_like
 from looped_actor.models.tokenizers import Tokens
 
 
@@ -34,16 +33,12 @@ class Stack(nnx.Module):
         self.start = latent_start(config.width, rngs)
 
     def __call__(
-        self,
-        tokens: Tokens,
-        readout: Callable[[Float[Array, "b t d"]], Distribution],
-        *,
-        halting: HaltingRule | None = None,
-        execution: Execution | None = None,
-        expected_loops: Real[Array, " b"] | None = None,
-        record: bool = False,
+        self, tokens: Tokens, readout: ReadLatent, *, record: bool = False, **options: Any
     ) -> LoopResult:
-        """Pass each example through all cores; nothing halts. A core counts as a loop."""
+        """Pass each example through all cores; nothing halts, so that other options do not matter.
+
+        A core counts as a loop.
+        """
         x = tokens.embedding
         definition, parameters = nnx.split(self.cores)
 
@@ -51,19 +46,10 @@ class Stack(nnx.Module):
         @jax.checkpoint
         def body(z: Array, parameters: nnx.State) -> tuple[Array, Array | None]:
             z = nnx.merge(definition, parameters)(z, x, tokens.grid)
-            return z, jax.lax.stop_gradient(z) if record else None
+            return z, z if record else None
 
         latent, latents = jax.lax.scan(body, start_like(self.start, x), parameters)
-        batch = x.shape[0]
-        return LoopResult(
-            latent=latent,
-            loops=jnp.full(batch, self.copies, jnp.int32),
-            stop=jnp.full(batch, StopReason.CAP, jnp.int32),
-            divergence=jnp.full(batch, jnp.inf, x.dtype),
-            executed=jnp.int32(self.copies * batch),
-            executed_back=jnp.int32(self.copies * batch),
-            latents=latents,
-        )
+        return LoopResult.of_fixed_depth(latent, self.copies, latents)
 
     def flops(self, tokens: int, loops: float, readout: int) -> float:
         """Every core once, whatever the loops."""

@@ -16,9 +16,9 @@ import numpy as np
 import safetensors.numpy
 from numpy.lib import format as npy
 
-from looped_actor.batches import Arrays, Progress, forget, no_progress, run_batches
 from looped_actor.checks import at_least_one
 from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, make_world
+from looped_actor.processes import Arrays, Progress, forget, no_progress, run_batches
 
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
 """Of the oracles' plans, as in OGBench's own play datasets."""

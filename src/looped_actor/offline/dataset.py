@@ -6,15 +6,13 @@ the same (OGBench calls it compact): the state after row t is row t + 1, and not
 
 import os
 import pathlib
-import struct
 import zipfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Int, Shaped
-from numpy.lib import format as npy
 
 _ROWS_AT_ONCE = 100_000
 
@@ -56,7 +54,7 @@ def open_dataset(path: str | os.PathLike, mapped: bool = False) -> Dataset:
 
     Args:
       path: an npz file with observations, actions and terminals.
-      mapped: leave states and actions on disk. A compressed file is unpacked beside itself for it, once.
+      mapped: leave states and actions on disk. The file is unpacked beside itself for it, once.
     """
     path = pathlib.Path(path)
     try:
@@ -71,7 +69,7 @@ def open_dataset(path: str | os.PathLike, mapped: bool = False) -> Dataset:
             terminals = file["terminals"]
     except FileNotFoundError:
         raise DatasetError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, zipfile.BadZipFile, struct.error) as error:
+    except (OSError, ValueError, zipfile.BadZipFile) as error:
         if isinstance(error, DatasetError):
             raise
         raise DatasetError(f"{path}: this is not a dataset as OGBench writes it ({error})") from None
@@ -126,22 +124,9 @@ def _checked(states: np.ndarray, actions: np.ndarray, terminals: np.ndarray, nam
 
 
 def _mapped(path: pathlib.Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of an npz file, left on disk."""
+    """An array of an npz file, left on disk: NumPy maps files, and not what is inside of archives."""
     member = archive.getinfo(f"{name}.npy")
-    if member.compress_type != zipfile.ZIP_STORED:
-        return np.load(_unpacked(path, archive, member), mmap_mode="r", allow_pickle=False)
-    with path.open("rb") as file:
-        # The local header says how long it is itself: 30 bytes, the name, and what zip calls extra.
-        file.seek(member.header_offset)
-        name_length, extra_length = struct.unpack("<26xHH", file.read(30))
-        file.seek(member.header_offset + 30 + name_length + extra_length)
-        version = npy.read_magic(file)
-        header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran, dtype = header(file)
-        if dtype.hasobject:
-            raise ValueError(f"{name} holds Python objects")
-        order: Any = "F" if fortran else "C"
-        return np.memmap(path, dtype, "r", offset=file.tell(), shape=shape, order=order)
+    return np.load(_unpacked(path, archive, member), mmap_mode="r", allow_pickle=False)
 
 
 def _unpacked(path: pathlib.Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> pathlib.Path:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
-from looped_actor.batches import default_workers
+from looped_actor.processes import default_workers
 from looped_actor.solvers.boxoban_advice import advise_boxoban, demonstrate_boxoban
 from looped_actor.solvers.rush_hour import most_vehicles
 from looped_actor.solvers.rush_hour_advice import advise_cluster, demonstrate_cluster, vehicles_of

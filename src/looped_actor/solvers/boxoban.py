@@ -10,7 +10,8 @@ from jaxtyping import Bool, UInt8
 
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.boxoban import Cell
-from looped_actor.solvers.boxoban_kernel import pushes_kernel, solve_kernel
+from looped_actor.solvers.boxoban_board import pushes_kernel
+from looped_actor.solvers.boxoban_kernel import solve_kernel
 from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
 
 

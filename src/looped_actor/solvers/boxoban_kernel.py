@@ -8,338 +8,272 @@ with the fewest moves it finds one with the fewest pushes, so that the pushes th
 of a state.
 """
 
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from looped_actor.compiled import compiled
 from looped_actor.games.boxoban import Cell
+from looped_actor.solvers.boxoban_board import (
+    MOST_ASSIGNED,
+    UNREACHABLE,
+    estimate_of,
+    is_stuck,
+    neighbours_of,
+    pack,
+    push_distances,
+    unpack,
+    walk,
+)
 from looped_actor.solvers.table import EMPTY, empty_table, find, grown, rehashed
 
-UNREACHABLE = 30_000
-_WALL, _BOX, _TARGET, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.TARGET), int(Cell.PLAYER)
-_MOST_ASSIGNED = 8  # boxes for which the assignment is worth its 2^n n operations
+_BOX, _TARGET, _PLAYER = int(Cell.BOX), int(Cell.TARGET), int(Cell.PLAYER)
+
+
+class _Board(NamedTuple):
+    """What does not change."""
+
+    neighbours: Any
+    distances: Any
+    """Pushes to each target from each cell."""
+    is_target: Any
+    live: Any
+    """Cells from which a box can reach some target."""
+
+
+class _Room(NamedTuple):
+    """Arrays that are written over and over."""
+
+    boxes: Any
+    moved: Any
+    key: Any
+    best: Any
+    box_at: Any
+    frozen: Any
+    walked: Any
+    queue: Any
+
+
+class _States(NamedTuple):
+    """States by number: their keys, costs in moves and pushes, where each came from, and by which push."""
+
+    keys: Any
+    cost: Any
+    pushes: Any
+    parent: Any
+    push: Any
+    closed: Any
+    table: Any
+    """Where each key is."""
+
+
+class _Queue(NamedTuple):
+    """A linked list of entries for each total of cost and estimate."""
+
+    bucket: Any
+    next: Any
+    state: Any
 
 
 @compiled
-def _neighbours(cells):
-    """Of each cell the next one up, right, down, left, or -1 where there is a wall."""
-    height, width = cells.shape
-    result = np.full((height * width, 4), -1, np.int16)
-    for row in range(height):
-        for column in range(width):
-            if cells[row, column] & _WALL:
-                continue
-            for direction in range(4):
-                r = row + (direction == 2) - (direction == 0)
-                c = column + (direction == 1) - (direction == 3)
-                if 0 <= r < height and 0 <= c < width and not cells[r, c] & _WALL:
-                    result[row * width + column, direction] = r * width + c
-    return result
+def _larger_queue(queue, rank):
+    """A queue with room for such a total, and for as many entries again."""
+    bucket = queue.bucket
+    while rank >= bucket.shape[0]:
+        bucket = np.concatenate((bucket, np.full(bucket.shape[0], -1, np.int32)))
+    size = 2 * queue.next.shape[0]
+    return _Queue(bucket, grown(queue.next, size), grown(queue.state, size))
 
 
 @compiled
-def _push_distances(neighbours, targets):
-    """Pushes from each cell to each target, as if there were no other box."""
-    distances = np.full((targets.shape[0], neighbours.shape[0]), UNREACHABLE, np.int16)
-    queue = np.empty(neighbours.shape[0], np.int16)
-    for t in range(targets.shape[0]):
-        distances[t, targets[t]] = 0
-        queue[0], head, tail = targets[t], 0, 1
-        while head < tail:
-            cell = queue[head]
-            head += 1
-            for direction in range(4):
-                before = neighbours[cell, direction]
-                if before < 0 or neighbours[before, direction] < 0:  # no room for box or player
-                    continue
-                if distances[t, before] == UNREACHABLE:
-                    distances[t, before] = distances[t, cell] + 1
-                    queue[tail] = before
-                    tail += 1
-    return distances
+def _larger_states(states, count):
+    """The states with room for as many again."""
+    keys, cost, pushes, parent, push, closed, table = states
+    size = 2 * count
+    keys, cost, pushes, parent = (
+        grown(keys, size),
+        grown(cost, size),
+        grown(pushes, size),
+        grown(parent, size),
+    )
+    table = rehashed(keys, count, 4 * size)
+    return _States(keys, cost, pushes, parent, grown(push, size), grown(closed, size), table)
 
 
 @compiled
-def _estimate(boxes, distances, best):
-    """The least number of pushes in which all boxes could reach a target each, alone on the board."""
-    count = boxes.shape[0]
-    if count > _MOST_ASSIGNED:
-        total = 0
-        for b in range(count):
-            nearest = UNREACHABLE
-            for t in range(count):
-                nearest = min(nearest, distances[t, boxes[b]])
-            if nearest == UNREACHABLE:
-                return UNREACHABLE
-            total += nearest
-        return total
-    # best[set] is the cheapest way to give the first |set| boxes the targets of that set.
-    best[0] = 0
-    for chosen in range(1, 1 << count):
-        size = 0
-        for t in range(count):
-            size += (chosen >> t) & 1
-        box, cheapest = boxes[size - 1], UNREACHABLE
-        for t in range(count):
-            if chosen >> t & 1:
-                cheapest = min(cheapest, best[chosen ^ (1 << t)] + distances[t, box])
-        best[chosen] = cheapest
-    return best[(1 << count) - 1]
-
-
-@compiled
-def _is_stuck(boxes, box_at, is_target, neighbours, live, frozen):
-    """Whether a box off target can never be pushed again.
-
-    The largest set of boxes that hold each other: drop every box that has a free axis, given the others
-    that are left. An axis is not free if a wall or a box of the set is on one of its sides, or if both
-    sides are cells from which a box cannot be brought to a target.
-    """
+def _all_at(places, boxes):
+    """Whether all boxes are at such places."""
+    at = True
     for box in boxes:
-        frozen[box] = True
-    changed = True
-    while changed:
-        changed = False
-        for box in boxes:
-            if not frozen[box]:
-                continue
-            for direction in range(2):
-                one, other = neighbours[box, direction], neighbours[box, direction + 2]
-                held = (
-                    one < 0 or other < 0 or (box_at[one] and frozen[one]) or (box_at[other] and frozen[other])
-                )
-                if not held and (live[one] or live[other]):
-                    frozen[box] = False
-                    changed = True
-                    break
-    stuck = False
+        at &= places[box]
+    return at
+
+
+@compiled
+def _mark(box_at, boxes, there):
+    """Put all boxes onto the board, or take them off."""
     for box in boxes:
-        if frozen[box] and not is_target[box]:
-            stuck = True
-        frozen[box] = False
-    return stuck
+        box_at[box] = there
 
 
 @compiled
-def _walk(player, box_at, neighbours, distance, queue):
-    """Steps to each cell without pushing, -1 where there is no way."""
-    distance[:] = -1
-    distance[player] = 0
-    queue[0], head, tail = player, 0, 1
-    while head < tail:
-        cell = queue[head]
-        head += 1
-        for direction in range(4):
-            further = neighbours[cell, direction]
-            if further >= 0 and distance[further] < 0 and not box_at[further]:
-                distance[further] = distance[cell] + 1
-                queue[tail] = further
-                tail += 1
+def _with_moved(boxes, b, to, moved):
+    """All boxes after a push of one, sorted, so that equal positions are equal keys."""
+    moved[:] = boxes
+    at = b
+    while at + 1 < boxes.shape[0] and moved[at + 1] < to:
+        moved[at] = moved[at + 1]
+        at += 1
+    while at > 0 and moved[at - 1] > to:
+        moved[at] = moved[at - 1]
+        at -= 1
+    moved[at] = to
 
 
 @compiled
-def pushes_kernel(cells):
-    """Whether each push, `4 x box + direction`, can be made at once: after a walk, and without collision."""
-    flat = cells.ravel()
-    neighbours = _neighbours(cells)
-    boxes, box_at = np.flatnonzero(flat & _BOX), (flat & _BOX) != 0
-    walked, queue = np.empty(flat.shape[0], np.int16), np.empty(flat.shape[0], np.int16)
-    _walk(np.flatnonzero(flat & _PLAYER)[0], box_at, neighbours, walked, queue)
-    possible = np.zeros(4 * boxes.shape[0], np.bool_)
+def _expanded(board, room, bits, state, node_limit, states, count, queue, entries):
+    """States and queue with all that one push from a state leads to; fewer where the limit is met."""
+    boxes, moved, key, box_at, walked = room.boxes, room.moved, room.key, room.box_at, room.walked
     for b in range(boxes.shape[0]):
+        box = boxes[b]
         for direction in range(4):
-            to, behind = neighbours[boxes[b], direction], neighbours[boxes[b], (direction + 2) % 4]
-            possible[4 * b + direction] = to >= 0 and behind >= 0 and not box_at[to] and walked[behind] >= 0
-    return possible
+            to, behind = board.neighbours[box, direction], board.neighbours[box, (direction + 2) % 4]
+            if to < 0 or behind < 0 or walked[behind] < 0 or box_at[to] or not board.live[to]:
+                continue
+            _with_moved(boxes, b, to, moved)
+            cost, pushes = states.cost[state] + walked[behind] + 1, states.pushes[state] + 1
+            pack(moved, box, bits, key)
+            slot = find(states.table, states.keys, key)
+            known = states.table[slot]
+            if known != EMPTY and (
+                states.cost[known] < cost or (states.cost[known] == cost and states.pushes[known] <= pushes)
+            ):
+                continue
+            if known == EMPTY:
+                box_at[box], box_at[to] = False, True
+                lost = is_stuck(moved, box_at, board.is_target, board.neighbours, board.live, room.frozen)
+                box_at[box], box_at[to] = True, False
+                if lost:
+                    continue
+            estimate = estimate_of(moved, board.distances, room.best)
+            if estimate >= UNREACHABLE:
+                continue
+            if known == EMPTY:
+                if count >= node_limit:
+                    return states, count, queue, entries, False
+                if count == states.keys.shape[0]:
+                    states = _larger_states(states, count)
+                    slot = find(states.table, states.keys, key)
+                known = count
+                count += 1
+                states.keys[known] = key
+                states.table[slot] = known
+            states.cost[known], states.pushes[known], states.closed[known] = cost, pushes, False
+            states.parent[known], states.push[known] = state, box * 4 + direction
+            rank = cost + estimate
+            if rank >= queue.bucket.shape[0] or entries == queue.next.shape[0]:
+                queue = _larger_queue(queue, rank)
+            queue.state[entries], queue.next[entries] = known, queue.bucket[rank]
+            queue.bucket[rank] = entries
+            entries += 1
+    return states, count, queue, entries, True
 
 
 @compiled
-def _pack(boxes, player, bits, key):
-    key[:] = 0
-    per_word = 64 // bits
-    for i in range(boxes.shape[0] + 1):
-        value = player if i == boxes.shape[0] else boxes[i]
-        key[i // per_word] |= np.uint64(value) << np.uint64(i % per_word * bits)
+def _begun(board, room, bits, words, start_player):
+    """States and queue with the first state, and its estimate."""
+    states = _States(
+        np.empty((1024, words), np.uint64),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.int32),
+        np.empty(1024, np.bool_),
+        empty_table(4096),
+    )
+    queue = _Queue(np.full(256, -1, np.int32), np.empty(1024, np.int32), np.empty(1024, np.int32))
+    estimate = estimate_of(room.boxes, board.distances, room.best)
+    if estimate < UNREACHABLE:
+        pack(room.boxes, start_player, bits, states.keys[0])
+        states.table[find(states.table, states.keys, states.keys[0])] = 0
+        states.cost[0], states.pushes[0], states.closed[0] = 0, 0, False
+        states.parent[0], states.push[0] = -1, -1
+        if estimate >= queue.bucket.shape[0]:
+            queue = _larger_queue(queue, estimate)
+        queue.state[0], queue.next[0] = 0, -1
+        queue.bucket[estimate] = 0
+    return states, queue, estimate
 
 
 @compiled
-def _unpack(key, bits, boxes):
-    """Fill in the boxes, and return the player."""
-    per_word = 64 // bits
-    mask = np.uint64((1 << bits) - 1)
-    player = 0
-    for i in range(boxes.shape[0] + 1):
-        value = np.int64((key[i // per_word] >> np.uint64(i % per_word * bits)) & mask)
-        if i == boxes.shape[0]:
-            player = value
-        else:
-            boxes[i] = value
-    return player
-
-
-@compiled
-def _search(neighbours, distances, is_target, start_boxes, start_player, node_limit):
+def _search(board, start_boxes, start_player, node_limit):
     """A*. Returns the status, the states, and of each its parent and the push (cell x 4 + direction).
 
     Costs are moves, then pushes. The queue is ordered by moves alone, so a state can be reached again with as
     many moves and fewer pushes after it was looked at; and of solved states the first need not be the best.
     """
-    cells, count = neighbours.shape[0], start_boxes.shape[0]
+    cells, boxes_count = board.neighbours.shape[0], start_boxes.shape[0]
     bits = 8 if cells <= 256 else 16
-    words = (count + 1 + 64 // bits - 1) // (64 // bits)
-    live = np.zeros(cells, np.bool_)
-    for t in range(count):
-        for cell in range(cells):
-            live[cell] |= distances[t, cell] != UNREACHABLE
-
-    # States, by number.
-    keys = np.empty((1024, words), np.uint64)
-    cost = np.empty(1024, np.int32)
-    pushes = np.empty(1024, np.int32)
-    parent = np.empty(1024, np.int32)
-    push = np.empty(1024, np.int32)
-    closed = np.empty(1024, np.bool_)
-    table = empty_table(4096)
-    # Entries of the queue: a linked list for each total of cost and estimate.
-    bucket = np.full(256, -1, np.int32)
-    entry_next = np.empty(1024, np.int32)
-    entry_state = np.empty(1024, np.int32)
-
-    boxes = np.empty(count, np.int64)
-    moved = np.empty(count, np.int64)
-    key = np.empty(words, np.uint64)
-    best = np.empty(1 << min(count, _MOST_ASSIGNED), np.int64)
-    box_at = np.zeros(cells, np.bool_)
-    frozen = np.zeros(cells, np.bool_)
-    walked = np.empty(cells, np.int16)
-    queue = np.empty(cells, np.int16)
-
-    states, entries, goal, status = 0, 0, -1, 1
-    boxes[:] = np.sort(start_boxes)
-    estimate = _estimate(boxes, distances, best)
-    if estimate < UNREACHABLE:
-        _pack(boxes, start_player, bits, keys[0])
-        table[find(table, keys, keys[0])] = 0
-        cost[0], pushes[0], parent[0], push[0], closed[0] = 0, 0, -1, -1, False
-        while estimate >= bucket.shape[0]:
-            bucket = np.concatenate((bucket, np.full(bucket.shape[0], -1, np.int32)))
-        entry_state[0], entry_next[0] = 0, -1
-        bucket[estimate] = 0
-        states, entries = 1, 1
-
-    total = estimate
-    while total < bucket.shape[0]:
-        entry = bucket[total]
+    words = (boxes_count + 1 + 64 // bits - 1) // (64 // bits)
+    room = _Room(
+        np.sort(start_boxes),
+        np.empty(boxes_count, np.int64),
+        np.empty(words, np.uint64),
+        np.empty(1 << min(boxes_count, MOST_ASSIGNED), np.int64),
+        np.zeros(cells, np.bool_),
+        np.zeros(cells, np.bool_),
+        np.empty(cells, np.int16),
+        np.empty(cells, np.int16),
+    )
+    states, queue, total = _begun(board, room, bits, words, start_player)
+    count = entries = 1 if total < UNREACHABLE else 0
+    goal, within = -1, True
+    while within and total < queue.bucket.shape[0]:
+        entry = queue.bucket[total]
         if entry < 0:
             if goal >= 0:
                 break
             total += 1
             continue
-        bucket[total] = entry_next[entry]
-        state = entry_state[entry]
-        if closed[state]:
+        queue.bucket[total] = queue.next[entry]
+        state = queue.state[entry]
+        if states.closed[state]:
             continue
-        closed[state] = True
+        states.closed[state] = True
         # Once a solution is known, only pushes without a step between them can lead to another as short:
         # as many as the estimate, which is what the total leaves.
-        if goal >= 0 and pushes[state] + total - cost[state] >= pushes[goal]:
+        if goal >= 0 and states.pushes[state] + total - states.cost[state] >= states.pushes[goal]:
             continue
-        player = _unpack(keys[state], bits, boxes)
-        done = True
-        for b in range(count):
-            done &= is_target[boxes[b]]
-        if done:
+        player = unpack(states.keys[state], bits, room.boxes)
+        if _all_at(board.is_target, room.boxes):
             goal = state
             continue
-        for b in range(count):
-            box_at[boxes[b]] = True
-        _walk(player, box_at, neighbours, walked, queue)
-        for b in range(count):
-            box = boxes[b]
-            for direction in range(4):
-                to, behind = neighbours[box, direction], neighbours[box, (direction + 2) % 4]
-                if to < 0 or behind < 0 or walked[behind] < 0 or box_at[to] or not live[to]:
-                    continue
-                # Sorted, so that equal positions are equal keys.
-                moved[:] = boxes
-                at = b
-                while at + 1 < count and moved[at + 1] < to:
-                    moved[at] = moved[at + 1]
-                    at += 1
-                while at > 0 and moved[at - 1] > to:
-                    moved[at] = moved[at - 1]
-                    at -= 1
-                moved[at] = to
-                new_cost = cost[state] + walked[behind] + 1
-                _pack(moved, box, bits, key)
-                slot = find(table, keys, key)
-                known = table[slot]
-                if known != EMPTY and (
-                    cost[known] < new_cost or (cost[known] == new_cost and pushes[known] <= pushes[state] + 1)
-                ):
-                    continue
-                if known == EMPTY:
-                    box_at[box], box_at[to] = False, True
-                    lost = _is_stuck(moved, box_at, is_target, neighbours, live, frozen)
-                    box_at[box], box_at[to] = True, False
-                    if lost:
-                        continue
-                estimate = _estimate(moved, distances, best)
-                if estimate >= UNREACHABLE:
-                    continue
-                if known == EMPTY:
-                    if states >= node_limit:
-                        status = 2
-                        break
-                    if states == keys.shape[0]:
-                        keys, cost, parent = (
-                            grown(keys, 2 * states),
-                            grown(cost, 2 * states),
-                            grown(parent, 2 * states),
-                        )
-                        push, closed = grown(push, 2 * states), grown(closed, 2 * states)
-                        pushes = grown(pushes, 2 * states)
-                    known = states
-                    states += 1
-                    keys[known] = key
-                    table[slot] = known
-                    if 2 * states > table.shape[0]:
-                        table = rehashed(keys, states, 4 * table.shape[0])
-                cost[known], pushes[known], closed[known] = new_cost, pushes[state] + 1, False
-                parent[known], push[known] = state, box * 4 + direction
-                rank = new_cost + estimate
-                while rank >= bucket.shape[0]:
-                    bucket = np.concatenate((bucket, np.full(bucket.shape[0], -1, np.int32)))
-                if entries == entry_next.shape[0]:
-                    entry_next, entry_state = grown(entry_next, 2 * entries), grown(entry_state, 2 * entries)
-                entry_state[entries], entry_next[entries] = known, bucket[rank]
-                bucket[rank] = entries
-                entries += 1
-            if status == 2:
-                break
-        for b in range(count):
-            box_at[boxes[b]] = False
-        if status == 2:
-            break
-    if goal >= 0:
-        status = 0
-    return status, goal, states, parent, push, cost
+        _mark(room.box_at, room.boxes, True)
+        walk(player, room.box_at, board.neighbours, room.walked, room.queue)
+        states, count, queue, entries, within = _expanded(
+            board, room, bits, state, node_limit, states, count, queue, entries
+        )
+        _mark(room.box_at, room.boxes, False)
+    status = 0 if goal >= 0 else (1 if within else 2)
+    return status, goal, count, states
 
 
 @compiled
 def solve_kernel(cells, node_limit):
     """Status, moves, pushes as (box, direction), and states stored."""
     flat = cells.ravel()
-    neighbours = _neighbours(cells)
+    neighbours = neighbours_of(cells)
     start_boxes = np.flatnonzero(flat & _BOX)
     player = np.flatnonzero(flat & _PLAYER)[0]
     targets = np.flatnonzero(flat & _TARGET)
     is_target = (flat & _TARGET) != 0
-    distances = _push_distances(neighbours, targets)
-    status, goal, states, parent, push, cost = _search(
-        neighbours, distances, is_target, start_boxes, player, node_limit
-    )
+    distances = push_distances(neighbours, targets)
+    live = (distances != UNREACHABLE).sum(axis=0) > 0
+    board = _Board(neighbours, distances, is_target, live)
+    status, goal, count, states = _search(board, start_boxes, player, node_limit)
     if status != 0:
-        return status, np.empty(0, np.uint8), np.empty((0, 2), np.uint8), states
+        return status, np.empty(0, np.uint8), np.empty((0, 2), np.uint8), count
+    parent, push, cost = states.parent, states.push, states.cost
 
     length = 0
     state = goal
@@ -364,7 +298,7 @@ def solve_kernel(cells, node_limit):
     for i in range(length):
         box, direction = order[i] // 4, order[i] % 4
         behind = neighbours[box, (direction + 2) % 4]
-        _walk(player, box_at, neighbours, walked, queue)
+        walk(player, box_at, neighbours, walked, queue)
         # From behind the box back to the player: each step lowers the distance by one.
         made += walked[behind]
         at, cell = made, behind
@@ -384,4 +318,4 @@ def solve_kernel(cells, node_limit):
                 boxes[b] = neighbours[box, direction]
         box_at[box], box_at[neighbours[box, direction]] = False, True
         player = box
-    return status, moves, pushes, states
+    return status, moves, pushes, count

@@ -4,7 +4,7 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from looped_actor.batches import Progress
+from looped_actor.processes import Progress
 from looped_actor.theory.machines import ONE, Entry, Machine
 from looped_actor.theory.separation import (
     Costs,

@@ -1,32 +1,31 @@
-"""Training: feeds of experience, checkpoints, and the one loop that every run goes through."""
+"""Training: learners and collectors put together, checkpoints, and the one loop of every run."""
 
-from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
-from looped_actor.training.gymnasium import GymnasiumTrainer
-from looped_actor.training.imitation import ImitationMetrics, ImitationTrainer
-from looped_actor.training.offline import Nets, OfflineMetrics, OfflineState, OfflineTrainer
-from looped_actor.training.online import OnlineState, OnlineTrainer
-from looped_actor.training.ppo import PPOMetrics, PPOTrainer
-from looped_actor.training.runner import BrokenTrainingError, Ending, Report, Schedule, Trainer, run
+from looped_actor.training.checkpoint import CheckpointError, Checkpoints
+from looped_actor.training.fit import BrokenTrainingError, Ending, Report, Schedule, fit
+from looped_actor.training.gciql import GCIQL, Nets, OfflineState, gciql_trainer
+from looped_actor.training.imitation import Imitation, imitation_trainer
+from looped_actor.training.online import OnlineState, PolicyNet
+from looped_actor.training.ppo import PPO, ppo_trainer
+from looped_actor.training.trainer import Learner, Trainer
 
 __all__ = [
-    "Bookmark",
+    "GCIQL",
+    "PPO",
     "BrokenTrainingError",
     "CheckpointError",
     "Checkpoints",
     "Ending",
-    "GymnasiumTrainer",
-    "ImitationMetrics",
-    "ImitationTrainer",
+    "Imitation",
+    "Learner",
     "Nets",
-    "OfflineMetrics",
     "OfflineState",
-    "OfflineTrainer",
     "OnlineState",
-    "OnlineTrainer",
-    "PPOMetrics",
-    "PPOTrainer",
+    "PolicyNet",
     "Report",
     "Schedule",
     "Trainer",
-    "run",
+    "fit",
+    "gciql_trainer",
+    "imitation_trainer",
+    "ppo_trainer",
 ]

@@ -21,7 +21,7 @@ FORMAT = "looped-actor checkpoint 1"
 
 
 class CheckpointError(ValueError):
-    """A checkpoint that cannot be gone on from, and what to do about it."""
+    """A checkpoint that cannot be resumed, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -98,24 +98,43 @@ class Checkpoints:
           like: a state of the same run, real or abstract: names, shapes, types and where arrays lie.
           iteration: which checkpoint. Default: the newest.
         """
+        chosen = self._chosen(iteration)
+        wanted = named_leaves(like)
+        self._compare(chosen, wanted)
+        found, bookmark = self._read(chosen, {name: _abstract(leaf) for name, leaf in wanted.items()})
+        return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in wanted]), bookmark
+
+    def read(self, iteration: int | None = None) -> tuple[dict[str, Any], Bookmark]:
+        """All arrays of a checkpoint by name, on this process's first device, and where the run stood."""
+        chosen = self._chosen(iteration)
+        here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+        with _damage(self.folder / str(chosen), self.iterations):
+            there = self._manager.item_metadata(chosen)["state"]
+            target = {
+                name: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=here)
+                for name, leaf in there.items()
+            }
+        return self._read(chosen, target)
+
+    def _chosen(self, iteration: int | None) -> int:
         there = self.iterations
         if not there:
             raise CheckpointError(f"{self.folder}: there is no checkpoint here yet; begin the run anew")
         chosen = there[-1] if iteration is None else iteration
         if chosen not in there:
             raise CheckpointError(f"{self.folder}: no checkpoint {chosen}; there are {there}")
-        place = self.folder / str(chosen)
+        return chosen
+
+    def _read(self, chosen: int, target: dict[str, Any]) -> tuple[dict[str, Any], Bookmark]:
+        place, there = self.folder / str(chosen), self.iterations
         bookmark, checksum = self._bookmark(chosen, place)
-        wanted = named_leaves(like)
-        self._compare(chosen, place, wanted)
-        target = {name: _abstract(leaf) for name, leaf in wanted.items()}
         with _damage(place, there):
             found = self._manager.restore(
                 chosen, args=ocp.args.Composite(state=ocp.args.StandardRestore(target))
             )["state"]
         if checksum is not None and checksum != _checksum(found):
             raise CheckpointError(_damaged(place, there, "its checksum does not match"))
-        return jax.tree.unflatten(jax.tree.structure(like), [found[name] for name in wanted]), bookmark
+        return found, bookmark
 
     def _bookmark(self, chosen: int, place: pathlib.Path) -> tuple[Bookmark, str | None]:
         with _damage(place, self.iterations):
@@ -132,7 +151,8 @@ class Checkpoints:
             )
         return bookmark, checksum
 
-    def _compare(self, chosen: int, place: pathlib.Path, wanted: dict[str, Any]) -> None:
+    def _compare(self, chosen: int, wanted: dict[str, Any]) -> None:
+        place = self.folder / str(chosen)
         with _damage(place, self.iterations):
             there = self._manager.item_metadata(chosen)["state"]
             there = {name: tuple(leaf.shape) for name, leaf in there.items()}

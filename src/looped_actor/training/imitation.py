@@ -7,140 +7,130 @@ there is no way any more teaches nothing, so an environment that is lost begins 
 """
 
 import functools
-import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import NamedSharding, PartitionSpec
+from flax import nnx
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int
 
 from looped_actor.algorithms import (
+    Acting,
     Advised,
     ImitationConfig,
     ImitationTerms,
     Teacher,
     imitation_loss,
     mean_over_taken,
-    updated,
 )
 from looped_actor.algorithms.collectives import average
-from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device
-from looped_actor.envs import Environment
+from looped_actor.collectors import STEPS, EnvironmentCollector, Experience
+from looped_actor.devices import DATA, ROWS
+from looped_actor.envs import Environment, VectorEnv
+from looped_actor.loop import Streaming
 from looped_actor.training.online import (
-    ROLLOUT,
-    SPECS,
-    STEPS,
     OnlineState,
-    OnlineTrainer,
+    PlayMetrics,
+    PolicyNet,
+    after_iteration,
     flat,
     play_metrics,
 )
-from looped_actor.training.rollouts import Players, Rollout
+from looped_actor.training.trainer import Trainer
 
 MOST_GROUPS = 64
-"""Environments are pooled in so many groups at most: a group should always hold an example with advice."""
+"""Environments are pooled into at most so few groups that each always holds an example with advice."""
 
 
 class ImitationMetrics(NamedTuple):
-    """One iteration in numbers: what the policy played, then means over the updates that were taken.
+    """One iteration in numbers; episodes are those that the policy played."""
 
-    Fields that are not described are those of `PlayMetrics`; episodes are those that the policy played.
-    """
-
-    episodes: Float[Array, ""]
-    success: Float[Array, ""]
-    episode_return: Float[Array, ""]
-    episode_length: Float[Array, ""]
-    loops: Float[Array, ""]
-    capped: Float[Array, ""]
-    acting_executed: Float[Array, ""]
-    learning_executed: Float[Array, ""]
-    utilisation: Float[Array, ""]
-    loss: Float[Array, ""]
+    play: PlayMetrics
     accuracy: Float[Array, ""]
     """Share of the examples whose most probable action is an optimal one."""
     entropy: Float[Array, ""]
     advised: Float[Array, ""]
     """Share of the states visited of which the solver knows an optimal action."""
-    gradient_norm: Float[Array, ""]
-    skipped_updates: Int[Array, ""]
-    skipped_in_a_row: Int[Array, ""]
 
 
-class Programs(NamedTuple):
-    """What runs on the devices."""
+class SolverAdvice(NamedTuple):
+    """What the solver says of a rollout."""
 
-    play: Any
-    """Environment, state and given actions to players and rollout."""
-    learn: Any
-    """Environment, state, players, rollout, optimal actions and lost environments to the next state."""
+    optimal: Bool[Array, "t b a"]
+    lost: Bool[Array, " b"]
+    """Environments from whose state there is no way any more."""
 
 
 @dataclass(frozen=True)
-class ImitationTrainer(OnlineTrainer):
-    """Imitation of a solver on an environment. The other arguments are those of `OnlineTrainer`.
+class Imitation:
+    """Learns what a solver would do.
 
     Args:
+      net: what learns.
       teacher: the solver. It runs on the host.
+      time_limit: steps after which an episode is cut off.
     """
 
-    config: ImitationConfig
-    teacher: Teacher = field(kw_only=True)
+    net: PolicyNet
+    teacher: Teacher
+    time_limit: int
+    specs: tuple[Any, Any] = field(default=(STEPS, SolverAdvice(STEPS, ROWS)), init=False)
 
     @property
-    def groups(self) -> int:
-        """Groups of environments, from each of which a minibatch takes equally many."""
-        return math.gcd(super().groups, MOST_GROUPS)
+    def host(self) -> "Imitation":
+        """The solver is asked on the host."""
+        return self
 
-    def iterate(self, state: OnlineState) -> tuple[OnlineState, ImitationMetrics]:
-        """One rollout and the updates from it."""
-        env = self.placed_env
-        players, rollout = self.programs.play(env, state, self._demonstrated(state.players))
-        optimal = self._advised(rollout.steps.observation)
-        lost = self._lost(players.observation)
-        return self.programs.learn(env, state, players, rollout, optimal, lost)
+    @property
+    def config(self) -> ImitationConfig:
+        """How to learn."""
+        assert isinstance(self.net.config, ImitationConfig)
+        return self.net.config
 
-    @functools.cached_property
-    def programs(self) -> Programs:
-        """The halves of an iteration as jitted functions."""
-        given = (EVERYWHERE, SPECS, SPECS.players, ROLLOUT, STEPS, ROWS)
-        return Programs(
-            play=on_each_device(self.mesh, self._play, (EVERYWHERE, SPECS, STEPS), (SPECS.players, ROLLOUT)),
-            learn=on_each_device(self.mesh, self._learn, given, (SPECS, EVERYWHERE)),
+    def ask(self, mesh: Mesh, state: OnlineState) -> Int[Array, "t b"]:
+        """The solver's way out of where its environments are, and -1 where the policy is to act."""
+        steps, players = self.config.rollout_steps, state.players
+        copy, length = _own_part(players.envs.copy), _own_part(players.envs.statistics.length)
+        given = np.full((len(copy), steps), -1, np.int32)
+        asked = np.flatnonzero(self._solvers[copy])
+        if len(asked):
+            given[asked] = self.teacher.demonstrate(_own_part(players.observation)[asked], steps)
+        # Where the time limit ends an episode, the way goes no further.
+        given[np.arange(steps) >= (self.time_limit - length)[:, None]] = -1
+        return _spread(mesh, given.T, STEPS)
+
+    def advise(self, mesh: Mesh, experience: Experience) -> SolverAdvice:
+        """The optimal actions of all states visited, and which environments are lost."""
+        seen = _own_part(experience.rollout.steps.observation, axis=1)
+        optimal = self.teacher.advise(seen.reshape(-1, *seen.shape[2:])).optimal
+        lost = self.teacher.advise(_own_part(experience.players.observation)).remaining < 0
+        return SolverAdvice(
+            _spread(mesh, optimal.reshape(*seen.shape[:2], -1), STEPS), _spread(mesh, lost, ROWS)
         )
 
-    def _learn(
-        self,
-        env: Environment,
-        state: OnlineState,
-        players: Players,
-        rollout: Rollout,
-        optimal: Bool[Array, "t b a"],
-        lost: Bool[Array, " b"],
+    def learn(
+        self, world: VectorEnv, state: OnlineState, experience: Experience, advice: SolverAdvice
     ) -> tuple[OnlineState, ImitationMetrics]:
         """The updates from a rollout and what the solver says of it."""
-        steps, usable = rollout.steps, optimal.any(axis=-1)
-        examples = flat(Advised(steps.observation, optimal, steps.loops))
-        learner, updates = self._updated(state, examples, imitation_loss, flat(usable))
-        envs, observation = self._vector(env).restart(players.envs, lost)
-        after = state._replace(
-            learner=learner,
-            statistics=updated(state.statistics, steps.observation, DATA),
-            players=players._replace(envs=envs, observation=observation),
-            iteration=state.iteration + 1,
-        )
+        players, rollout = experience
+        steps, usable = rollout.steps, advice.optimal.any(axis=-1)
+        examples = flat(Advised(steps.observation, advice.optimal, steps.loops))
+        learner, updates = self.net.updates(state, examples, imitation_loss, flat(usable))
+        envs, observation = world.restart(players.envs, advice.lost)
+        begun = players._replace(envs=envs, observation=observation)
         own = ~jnp.asarray(self._solvers)[players.envs.copy]
         terms: ImitationTerms = jax.tree.map(functools.partial(mean_over_taken, updates), updates.terms)
         metrics = ImitationMetrics(
-            **play_metrics(self.config, rollout, learner, updates, own)._asdict(),
+            play_metrics(self.config, rollout, learner, updates, own),
             accuracy=terms.accuracy,
             entropy=terms.entropy,
             advised=average(usable.mean(dtype=steps.value.dtype), DATA),
         )
-        return after, metrics
+        return after_iteration(state, learner, Experience(begun, rollout)), metrics
 
     @functools.cached_property
     def _solvers(self) -> Bool[np.ndarray, " n"]:
@@ -148,32 +138,30 @@ class ImitationTrainer(OnlineTrainer):
         passed = np.floor(np.arange(self.config.num_envs + 1) * self.config.solver_share)
         return passed[1:] > passed[:-1]
 
-    def _demonstrated(self, players: Players) -> Int[Array, "t b"]:
-        """The solver's way out of where its environments are, and -1 where the policy is to act."""
-        steps = self.config.rollout_steps
-        copy, length = _own_part(players.envs.copy), _own_part(players.envs.statistics.length)
-        given = np.full((len(copy), steps), -1, np.int32)
-        asked = np.flatnonzero(self._solvers[copy])
-        if len(asked):
-            given[asked] = self.teacher.demonstrate(_own_part(players.observation)[asked], steps)
-        # Where the time limit ends an episode, the way goes no further.
-        given[np.arange(steps) >= (self.env.time_limit - length)[:, None]] = -1
-        return self._spread(given.T, STEPS)
-
-    def _advised(self, observation: Any) -> Bool[Array, "t b a"]:
-        seen = _own_part(observation, axis=1)
-        optimal = self.teacher.advise(seen.reshape(-1, *seen.shape[2:])).optimal
-        return self._spread(optimal.reshape(*seen.shape[:2], -1), STEPS)
-
-    def _lost(self, observation: Any) -> Bool[Array, " b"]:
-        return self._spread(self.teacher.advise(_own_part(observation)).remaining < 0, ROWS)
-
-    def _spread(self, own: np.ndarray, spec: PartitionSpec) -> Array:
-        """What every process knows of its own environments, as an array over all devices."""
-        return jax.make_array_from_process_local_data(NamedSharding(self.mesh, spec), own)
-
 
 def _own_part(array: Array, axis: int = 0) -> np.ndarray:
     """The rows of an array that lie on this process's devices."""
     shards = sorted(array.addressable_shards, key=lambda shard: shard.index[axis].start or 0)
     return np.concatenate([np.asarray(shard.data) for shard in shards], axis)
+
+
+def _spread(mesh: Mesh, own: np.ndarray, spec: PartitionSpec) -> Array:
+    """What every process knows of its own environments, as an array over all devices."""
+    return jax.make_array_from_process_local_data(NamedSharding(mesh, spec), own)
+
+
+def imitation_trainer(
+    config: ImitationConfig,
+    env: Environment,
+    build: Callable[[nnx.Rngs], Any],
+    iterations: int,
+    mesh: Mesh,
+    *,
+    teacher: Teacher,
+    acting: Acting | None = None,
+    **options: Any,
+) -> Trainer:
+    """Imitation of a solver on an environment; the other arguments are those of `ppo_trainer`."""
+    collector = EnvironmentCollector(env, config.num_envs, config.rollout_steps, mesh, acting or Streaming())
+    net = PolicyNet(config, build, iterations, **options, most_groups=MOST_GROUPS)
+    return Trainer(collector, Imitation(net, teacher, env.time_limit))

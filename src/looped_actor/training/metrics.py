@@ -19,11 +19,10 @@ class TableFile:
 
         Args:
           path: the file.
-          columns: its header.
+          columns: its header. A file that an older version began keeps the columns that it has.
           position: bytes to keep, as `position` told them; 0 begins anew.
         """
         self.path, self.columns = path, tuple(columns)
-        header = ",".join(self.columns) + "\n"
         if position:
             size = path.stat().st_size if path.exists() else 0
             if size < position:
@@ -33,10 +32,11 @@ class TableFile:
                 )
             os.truncate(path, position)
             with path.open() as file:
-                if file.readline() != header:
-                    raise ValueError(f"{path}: its columns are not those of this run; begin a new one")
+                self.columns = tuple(file.readline().rstrip("\n").split(","))
+            if not set(self.columns) <= set(columns):
+                raise ValueError(f"{path}: its columns are not those of this run; begin a new one")
         else:
-            path.write_text(header)
+            path.write_text(",".join(self.columns) + "\n")
         self._file = path.open("a")
         self.position = path.stat().st_size
 

@@ -1,9 +1,8 @@
-"""What every learner that plays has in common: environments, the net, and what one iteration reports.
+"""Learning from play: the state of such a run, its net, and what an iteration reports.
 
-Everything runs inside `shard_map`: a device plays its own environments and learns from what they
-brought; only gradients and a few sums are exchanged. Minibatches are stratified so that no example has to
-move: each takes equally many from every group of environments, a group being as small as divides evenly.
-So the same run results on any number of devices, up to the order in which numbers are summed.
+Minibatches are stratified so that no example has to move between devices: each takes equally many from
+every group of environments, a group being as small as divides evenly. So the same run results on any number
+of devices, up to the order in which numbers are summed.
 """
 
 import functools
@@ -16,11 +15,10 @@ import jax
 import jax.numpy as jnp
 import optax
 from flax import nnx
-from jax.sharding import Mesh, PartitionSpec
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from looped_actor.algorithms import (
-    Acting,
     Decide,
     LearnerState,
     RolloutConfig,
@@ -33,15 +31,12 @@ from looped_actor.algorithms import (
     mean_over_taken,
     new_learner,
     no_statistics,
-    thinking,
-    updated,
 )
 from looped_actor.algorithms.collectives import average, total
-from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device, shardings
-from looped_actor.envs import Environment, VectorEnv, VectorState
-from looped_actor.loop import Execution, OpenLoop, Packed, Streaming, mean_gradient
+from looped_actor.collectors import PLAYERS, Experience, Players, Rollout
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
+from looped_actor.loop import Execution, Packed, StopReason, mean_gradient
 from looped_actor.loop.rng import Stream, addressed_key, folded
-from looped_actor.training.rollouts import Players, Rollout, new_players, play, stream
 
 
 class OnlineState(NamedTuple):
@@ -68,120 +63,78 @@ class OnlineState(NamedTuple):
         return self._replace(learner=learner, fixed=weights.fixed, statistics=weights.statistics)
 
 
-SPECS = OnlineState(
-    learner=EVERYWHERE,
-    fixed=EVERYWHERE,
-    statistics=EVERYWHERE,
-    players=Players(VectorState(ROWS, ROWS, ROWS, ROWS, EVERYWHERE), ROWS, ROWS),
-    iteration=EVERYWHERE,
-    root=EVERYWHERE,
-)
-STEPS: Any = PartitionSpec(None, DATA)
-"""Time-major, environments over the devices."""
-ROLLOUT = Rollout(STEPS, ROWS, ROWS, ROWS)
+SPECS = OnlineState(EVERYWHERE, EVERYWHERE, EVERYWHERE, PLAYERS, EVERYWHERE, EVERYWHERE)
 
 
 @dataclass(frozen=True)
-class OnlineTrainer:
-    """Learning from play on an environment: what to learn from it, subclasses say.
+class PolicyNet:
+    """A net and its optimisation by minibatches: what all online learners share.
 
     Args:
       config: how to learn.
-      env: what to learn.
       build: makes the net from random streams.
       iterations: of the whole run, for the schedule of the learning rate.
-      mesh: the devices.
       dtype: of parameters and statistics.
-      acting: how decisions are computed when playing. What does not loop is always played in step.
-      learning: how the loops of a minibatch are computed.
+      execution: how the loops of a minibatch are computed.
+      most_groups: of environments, from each of which a minibatch takes equally many.
     """
 
     config: RolloutConfig
-    env: Environment
     build: Callable[[nnx.Rngs], Any]
     iterations: int
-    mesh: Mesh
     dtype: Any = jnp.float32
-    acting: Acting = field(default_factory=Streaming)
-    learning: Execution = field(default_factory=Packed)
+    execution: Execution = field(default_factory=Packed)
+    most_groups: int = 0
+    spec: Any = field(default=SPECS, init=False)
 
-    def __post_init__(self) -> None:
-        if self.groups % self.mesh.size:
+    def check(self, devices: int) -> None:
+        """Raise an error if environments and minibatches do not divide evenly among the devices."""
+        if self.groups % devices:
             raise ValueError(
-                f"{self.mesh.size} devices do not divide {self.groups}, the largest number that divides both "
+                f"{devices} devices do not divide {self.groups}, the largest number that divides both "
                 f"num_envs ({self.config.num_envs}) and minibatch ({self.config.minibatch})"
             )
 
     @property
     def groups(self) -> int:
         """Groups of environments, from each of which a minibatch takes equally many."""
-        return math.gcd(self.config.num_envs, self.config.minibatch)
+        return math.gcd(self.config.num_envs, self.config.minibatch, self.most_groups)
 
     @property
-    def steps_per_iteration(self) -> int:
-        """Environment steps."""
-        return self.config.steps_per_iteration
+    def definition(self) -> nnx.GraphDef:
+        """The net without its weights."""
+        return self._definition
 
-    def begin(self, seed: int) -> OnlineState:
+    @functools.cached_property
+    def _definition(self) -> nnx.GraphDef:
+        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(0))))[0]
+
+    @functools.cached_property
+    def optimiser(self) -> optax.GradientTransformation:
+        """Adam, over all updates of the run."""
+        return clipped_adam(self.config, self.iterations * self.config.updates_per_iteration)
+
+    def begin(self, mesh: Mesh, root: UInt32[Array, "2"], first: Players) -> OnlineState:
         """The state of a new run."""
-        root = jax.random.key_data(jax.random.key(seed))
         net = self.build(nnx.Rngs(jax.random.wrap_key_data(addressed_key(root, Stream.NET))))
         _, trained, fixed = nnx.split(net, nnx.Param, ...)
-        trained, fixed = jax.tree.map(lambda a: a.astype(self.dtype), (trained, fixed))
-        learner = new_learner(trained, self._optimiser)
-        players = self._first_players(root, seed)
-        features = jax.tree.leaves(players.observation)[0].shape[-1]
-        statistics = jax.tree.map(lambda a: a.astype(self.dtype), no_statistics(features))
-        rest = on_every_device(self.mesh, (learner, fixed, statistics, jnp.int32(0), root))
+        features = jax.tree.leaves(first.observation)[0].shape[-1]
+        trained, fixed, statistics = jax.tree.map(
+            lambda a: a.astype(self.dtype), (trained, fixed, no_statistics(features))
+        )
+        learner = new_learner(trained, self.optimiser)
+        rest = on_every_device(mesh, (learner, fixed, statistics, jnp.int32(0), root))
         # The first observations count, so that the first rollout is not played by an unscaled net.
         look = on_each_device(
-            self.mesh,
-            lambda statistics, observation: updated(statistics, observation, DATA),
+            mesh,
+            lambda statistics, observation: statistics.update(observation, DATA),
             (EVERYWHERE, ROWS),
             EVERYWHERE,
         )
         learner, fixed, statistics, iteration, root = rest
-        return OnlineState(learner, fixed, look(statistics, players.observation), players, iteration, root)
+        return OnlineState(learner, fixed, look(statistics, first.observation), first, iteration, root)
 
-    def _first_players(self, root: UInt32[Array, "2"], seed: int) -> Players:
-        """All environments at the start of their first episode, spread over the devices."""
-        return jax.jit(new_players, out_shardings=shardings(self.mesh, SPECS.players))(
-            on_every_device(self.mesh, self._vector(self.env)), on_every_device(self.mesh, root)
-        )
-
-    @functools.cached_property
-    def placed_env(self) -> Environment:
-        """The environment on all devices."""
-        return on_every_device(self.mesh, self.env)
-
-    @functools.cached_property
-    def definition(self) -> nnx.GraphDef:
-        """The net without its weights."""
-        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(0))))[0]
-
-    @functools.cached_property
-    def _optimiser(self) -> optax.GradientTransformation:
-        return clipped_adam(self.config, self.iterations * self.config.updates_per_iteration)
-
-    def _vector(self, env: Environment) -> VectorEnv:
-        return VectorEnv(env, self.config.num_envs)
-
-    def _play(
-        self, env: Environment, state: OnlineState, given: Int[Array, "t b"] | None = None
-    ) -> tuple[Players, Rollout]:
-        """A rollout of this device's environments, by the policy or where they are given by other actions."""
-        vector, steps = self._vector(env), self.config.rollout_steps
-        when = (state.root, state.iteration * steps, steps)
-        policy = thinking(self.definition, state.weights, self.acting)
-        if isinstance(policy, OpenLoop):
-            assert isinstance(self.acting, Streaming)
-            players, rollout = stream(vector, state.players, policy, *when, self.acting, given)
-        else:
-            players, rollout = play(vector, state.players, policy, *when, given)
-        counts = {"asked": rollout.asked[None], "executed": rollout.executed[None]}
-        return players, rollout._replace(**counts)
-
-    def _updated(
+    def updates(
         self, state: OnlineState, examples: Any, loss: Callable, usable: Bool[Array, " n"] | None = None
     ) -> tuple[LearnerState, Update]:
         """The updates of an iteration from this device's examples.
@@ -189,29 +142,31 @@ class OnlineTrainer:
         `loss` takes a policy and some of the examples; those that are not usable are left out.
         """
 
+        def policy(parameters: PyTree, execution: Execution) -> Decide:
+            weights = state.weights._replace(parameters=parameters)
+            return deciding(self.definition, weights, execution=execution)
+
         def update(learner: LearnerState, chosen: Int[Array, " m"]) -> tuple[LearnerState, Update]:
             minibatch = jax.tree.map(lambda a: a[chosen], examples)
-
-            def policy(parameters: PyTree, execution: Execution) -> Decide:
-                weights = state.weights._replace(parameters=parameters)
-                return deciding(self.definition, weights, execution=execution)
-
-            latent = jax.eval_shape(
-                lambda: policy(learner.parameters, self.learning)(minibatch.observation).loop.latent
-            )
             gradient = mean_gradient(
-                lambda parameters, some, execution: loss(policy(parameters, execution), some),
-                learner.parameters,
-                minibatch,
-                self.learning,
-                latent_size=latent.size // latent.shape[0],
-                expected_loops=minibatch.loops,
+                loss, policy, learner.parameters, minibatch, self.execution, expected_loops=minibatch.loops
             )
-            return descend(learner, self._optimiser, gradient, DATA)
+            return descend(learner, self.optimiser, gradient, DATA)
 
         copies = state.players.envs.copy
         chosen = minibatches(self.config, self.groups, copies, state.root, state.iteration, usable)
         return jax.lax.scan(update, state.learner, chosen)
+
+
+def after_iteration(state: OnlineState, learner: LearnerState, experience: Experience) -> OnlineState:
+    """The state with what an iteration brought."""
+    statistics = state.statistics.update(experience.rollout.steps.observation, DATA)
+    return state._replace(
+        learner=learner,
+        statistics=statistics,
+        players=experience.players,
+        iteration=state.iteration + 1,
+    )
 
 
 def flat(steps: PyTree) -> Any:
@@ -268,6 +223,8 @@ class PlayMetrics(NamedTuple):
     """Mean loops of a decision when acting."""
     capped: Float[Array, ""]
     """Share of decisions that the cap ended."""
+    non_finite: Float[Array, ""]
+    """Share of decisions that ended because the next loop was not finite."""
     acting_executed: Float[Array, ""]
     """Loops that the hardware computed for each that was asked for, when acting."""
     learning_executed: Float[Array, ""]
@@ -298,6 +255,9 @@ def play_metrics(
     def per_episode(values: Array) -> Float[Array, ""]:
         return total((values * done).sum(), DATA) / total(done.sum(), DATA)
 
+    def share(marked: Array) -> Float[Array, ""]:
+        return average(marked.mean(dtype=steps.value.dtype), DATA)
+
     asked, executed = total(rollout.asked.sum(), DATA), total(rollout.executed.sum(), DATA)
     examples = config.epochs * config.steps_per_iteration
     learning_asked, learning_executed = (
@@ -308,8 +268,9 @@ def play_metrics(
         success=per_episode(steps.episode.success),
         episode_return=per_episode(steps.episode.returns),
         episode_length=per_episode(steps.episode.length),
-        loops=average(steps.loops.mean(dtype=steps.value.dtype), DATA),
-        capped=average(steps.capped.mean(dtype=steps.value.dtype), DATA),
+        loops=share(steps.loops),
+        capped=share(steps.stop == StopReason.CAP),
+        non_finite=share(steps.stop == StopReason.NON_FINITE),
         acting_executed=executed / asked,
         learning_executed=learning_executed / learning_asked,
         utilisation=(asked + learning_asked) / (executed + learning_executed),

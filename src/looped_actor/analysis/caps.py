@@ -1,0 +1,105 @@
+"""Success when a policy is made to think less or more than in training, and what that costs."""
+
+from collections.abc import Sequence
+from itertools import cycle
+
+import numpy as np
+from jax.sharding import Mesh
+
+from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
+from looped_actor.analysis.requests import CapsRequest
+from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, shares, subjects
+from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.runs.policy import abstract_net
+from looped_actor.runs.requests import EvaluationRequest
+
+
+def analyse_caps(request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+    """Success of some runs at caps, thresholds and fixed numbers of loops, and its FLOPs."""
+    settings = [("adaptive", cap, threshold, 2) for threshold in request.thresholds for cap in request.caps]
+    settings += [("fixed", loops, None, loops) for loops in request.fixed]
+    rows: list[Row] = []
+    for subject in subjects(request, mesh):
+        _ = subject.halting  # or it says that there is nothing to look at
+        config = subject.policy.config
+        net = abstract_net(config)
+        for rule, cap, threshold, least in settings:
+            asked = EvaluationRequest(
+                levels=request.levels,
+                count=request.count,
+                max_loops=cap,
+                min_loops=min(least, cap),
+                threshold=threshold,
+            )
+            parts, what = parts_of(request.out, "caps"), f"{rule}, {cap} loops"
+            facts = evaluated(subject, asked, mesh, parts, stage, what)
+            rows.append(
+                {
+                    **subject.about,
+                    "rule": rule,
+                    "max_loops": cap,
+                    "threshold": threshold,
+                    **shares(facts),
+                    "loops": facts["loops"],
+                    "flops": net.flops(config.shape.observation(1), facts["loops"]),
+                }
+            )
+    return finish(request.out, "caps", rows, CAPS)
+
+
+def _draw(rows: Sequence[Row]) -> Drawn:
+    """Success against the cap at test time, and against the FLOPs of a decision."""
+    figure, axes = new_axes(2)
+    by_cap, by_flops = axes[0]
+    colours, sentences = cycle(COLOURS), []
+    for run in distinct(rows, "run"):
+        own = of(rows, run=run)
+        for rule, threshold in distinct(own, "rule", "threshold"):
+            some = sorted(of(own, rule=rule, threshold=threshold), key=lambda row: row["max_loops"])
+            fixed = rule == "fixed"
+            style = {"linestyle": "--" if fixed else "-", "marker": "s" if fixed else "o", "markersize": 4}
+            style |= {"color": next(colours), "capsize": 2, "linewidth": 1.2}
+            success, low, high = (
+                np.array([row[name] for row in some]) for name in ("success", "low", "high")
+            )
+            error = np.maximum([success - low, high - success], 0)
+            name = f"{run}: {rule}" + ("" if fixed else f", threshold {threshold:g}")
+            by_cap.errorbar([row["max_loops"] for row in some], success, error, label=name, **style)
+            by_flops.errorbar([row["flops"] / 1e6 for row in some], success, error, **style)
+        sentences.append(_best_settings(own))
+    caps = sorted(distinct(rows, "max_loops"))
+    by_cap.set(xlabel="cap, or fixed loops, at test time", ylabel="success (95% interval)", xscale="log")
+    by_cap.set_xticks(caps, [str(cap) for cap in caps])
+    by_cap.minorticks_off()
+    by_flops.set(xlabel="MFLOPs of a decision, mean")
+    for axis in (by_cap, by_flops):
+        axis.set_ylim(0, None)
+    handles, names = by_cap.get_legend_handles_labels()
+    by_flops.legend(handles, names, frameon=False, fontsize=8, loc="lower right")
+    kinds = dict.fromkeys(f"{TITLES[row['task']]}, {label_of(row)}" for row in rows)
+    figure.suptitle(f"Thinking less or more than in training: {'; '.join(kinds)}")
+    return Drawn(figure, " ".join(sentences))
+
+
+def _best_settings(rows: Sequence[Row]) -> str:
+    """The best adaptive and the best fixed setting of a run; of equals the cheapest."""
+
+    def best(rule: str) -> Row | None:
+        return max(of(rows, rule=rule), key=lambda row: (row["success"], -row["flops"]), default=None)
+
+    said = []
+    for name, row in (("adaptive", best("adaptive")), ("fixed", best("fixed"))):
+        if row is not None:
+            rule = (
+                f"cap {row['max_loops']}, threshold {row['threshold']:g}"
+                if name == "adaptive"
+                else (f"{row['max_loops']} loops")
+            )
+            cost = f"{row['loops']:.1f} loops and {row['flops'] / 1e6:.3g} MFLOPs a decision"
+            said.append(f"the best {name} setting ({rule}) solves {row['success']:.1%} with {cost}")
+    return f"{TITLES[rows[0]['task']]}, {label_of(rows[0])}: {', and '.join(said)}."
+
+
+CAPS = FigureKind(
+    (*ABOUT, "rule", "max_loops", "threshold", "success", "low", "high", "loops", "flops"), _draw
+)

@@ -1,0 +1,94 @@
+"""Evaluations of runs during training, side by side, from what they have written down."""
+
+import json
+import pathlib
+from collections.abc import Sequence
+from itertools import cycle
+from typing import Any
+
+import numpy as np
+
+from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
+from looped_actor.analysis.study import about_run, finish, names_of, shares
+from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.runs.folder import read_run
+
+
+def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
+    """Evaluations of some runs during training, side by side. Nothing is played."""
+    return finish(out, "compare", evaluation_rows(folders), COMPARE)
+
+
+def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
+    """A row for each evaluation of some runs during training."""
+    rows = []
+    for name, folder in zip(names_of(folders), folders, strict=True):
+        config = read_run(folder)
+        for path in evaluations_of(folder):
+            facts = json.loads(path.read_text())
+            rows.append(
+                {
+                    **about_run(name, config),
+                    "seed": config.seed,
+                    "steps": int(path.stem),
+                    **shares(facts),
+                    "loops": facts["loops"],
+                    "optimal_actions": facts.get("optimal_actions"),
+                }
+            )
+    return rows
+
+
+def evaluations_of(folder: pathlib.Path) -> list[pathlib.Path]:
+    """The files of a run's evaluations, in order."""
+    paths = sorted((folder / "evaluations").glob("*.json"))
+    if not paths:
+        raise ValueError(f"{folder}: nothing was evaluated yet")
+    return paths
+
+
+def _draw(rows: Sequence[Row]) -> Drawn:
+    """Success of evaluations against steps, and the last of each run; runs of one kind share a colour."""
+    runs, kinds = distinct(rows, "run"), distinct(rows, "task", "arm", "learner")
+    figure, axes = new_axes(2, width=5.0, height=max(3.6, 0.3 * len(runs)))
+    curves, ends = axes[0]
+    sentences = []
+    for colour, kind in zip(cycle(COLOURS), kinds, strict=False):
+        own = of(rows, task=kind[0], arm=kind[1], learner=kind[2])
+        label = (
+            f"{TITLES[kind[0]]}: {label_of(own[0])}" if len(distinct(rows, "task")) > 1 else label_of(own[0])
+        )
+        lasts = []
+        for number, run in enumerate(distinct(own, "run")):
+            course = sorted(of(own, run=run), key=lambda row: row["steps"])
+            x, y = ([row[name] for row in course] for name in ("steps", "success"))
+            curves.plot(x, y, color=colour, marker="o", markersize=3, label=None if number else label)
+            lasts.append(course[-1])
+        for last in lasts:
+            place, success = -runs.index(last["run"]), last["success"]
+            error = [[max(success - last["low"], 0)], [max(last["high"] - success, 0)]]
+            ends.errorbar(success, place, xerr=error, color=colour, marker="o", capsize=3)
+            style = {"textcoords": "offset points", "xytext": (6, -3), "fontsize": 8}
+            ends.annotate(f"{success:.1%}", (last["high"], place), **style)
+        sentences.append(f"{label} {_said(lasts)}")
+    curves.set(xlabel="steps of training", ylabel="success on held-out levels or tasks", ylim=(0, 1))
+    curves.set_xlim(0, None)
+    curves.legend(frameon=False, fontsize=8)
+    ends.set_yticks([-place for place in range(len(runs))], runs)
+    ends.set(xlabel="last evaluation (95% interval)", xlim=(0, 1.08), ylim=(-len(runs) + 0.5, 0.5))
+    ends.grid(axis="y", visible=False)
+    figure.suptitle(" and ".join(TITLES[task] for task in distinct(rows, "task")))
+    return Drawn(figure, "Success at the last evaluation: " + "; ".join(sentences) + ".")
+
+
+def _said(lasts: Sequence[Row]) -> str:
+    """The last evaluations of runs of one kind, in words."""
+    successes = [row["success"] for row in lasts]
+    words = f"{np.mean(successes):.1%}"
+    if len(lasts) > 1:
+        words += f" (from {min(successes):.1%} to {max(successes):.1%} over {len(lasts)} runs)"
+    optimal = [row["optimal_actions"] for row in lasts if row["optimal_actions"] is not None]
+    return words + (f", {np.mean(optimal):.1%} of actions optimal" if optimal else "")
+
+
+COMPARE = FigureKind((*ABOUT, "steps", "success", "low", "high", "loops", "optimal_actions"), _draw)

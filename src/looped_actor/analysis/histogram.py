@@ -1,0 +1,57 @@
+"""How many loops decisions take."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from itertools import cycle
+
+import numpy as np
+from jax.sharding import Mesh
+
+from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
+from looped_actor.analysis.requests import HistogramRequest
+from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, subjects
+from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.names import PUZZLES
+from looped_actor.runs.requests import EvaluationRequest
+
+
+def analyse_histogram(request: HistogramRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+    """How many loops the decisions of some runs take, on levels of puzzles and in episodes of worlds."""
+    rows: list[Row] = []
+    for subject in subjects(request, mesh):
+        asked = EvaluationRequest(levels=request.levels, count=request.count)
+        if subject.policy.config.task not in PUZZLES:
+            asked = replace(asked, levels=None, count=request.episodes)
+        facts = evaluated(subject, asked, mesh, parts_of(request.out, "histogram"), stage)
+        rows += [
+            {**subject.about, "loops": int(loops), "decisions": decisions}
+            for loops, decisions in facts["loop_histogram"].items()
+        ]
+    return finish(request.out, "histogram", rows, HISTOGRAM)
+
+
+def _draw(rows: Sequence[Row]) -> Drawn:
+    """How many loops decisions take: a panel for each environment, a line for each run."""
+    tasks = [task for task in TITLES if of(rows, task=task)]
+    columns = min(3, len(tasks))
+    figure, axes = new_axes(columns, rows=-(-len(tasks) // columns), width=4.0, height=3.0)
+    for axis in list(axes.flat)[len(tasks) :]:
+        axis.set_visible(False)
+    sentences = []
+    for axis, task in zip(axes.flat, tasks, strict=False):
+        for colour, run in zip(cycle(COLOURS), distinct(of(rows, task=task), "run"), strict=False):
+            some = of(rows, task=task, run=run)
+            x, counts = (np.array([row[name] for row in some], float) for name in ("loops", "decisions"))
+            share, mean = counts / counts.sum(), (x * counts).sum() / counts.sum()
+            edges = np.append(x - 0.5, x[-1] + 0.5)
+            axis.stairs(share, edges, color=colour, fill=True, alpha=0.18)
+            axis.stairs(share, edges, color=colour, label=f"{label_of(some[0])}, {run}: {mean:.1f}")
+            name, cap = f"{TITLES[task]} {run}, {label_of(some[0])}", int(x[-1])
+            sentences.append(f"{name}: {mean:.1f}, {share[-1]:.0%} at the cap of {cap}")
+        axis.set(title=TITLES[task], xlabel="loops of a decision", ylabel="share of decisions")
+        axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend
+        axis.legend(frameon=False, fontsize=7, loc="upper left")
+    return Drawn(figure, "Mean loops of a decision: " + "; ".join(sentences) + ".")
+
+
+HISTOGRAM = FigureKind((*ABOUT, "loops", "decisions"), _draw)

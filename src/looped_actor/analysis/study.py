@@ -1,0 +1,127 @@
+"""What all analyses share: the policies that are looked at, a memory of what was played, and the end.
+
+An analysis writes a table and its figures into a folder and returns a sentence. What was computed is kept in
+parts until the table is written, so that an interrupted analysis goes on where it stopped.
+"""
+
+import json
+import pathlib
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from jax.sharding import Mesh
+
+from looped_actor.analysis.drawing import FigureKind, draw_table
+from looped_actor.analysis.requests import StudyRequest
+from looped_actor.analysis.tables import Row, write_table
+from looped_actor.codec import key_of
+from looped_actor.files import write_whole
+from looped_actor.loop import HaltingRule
+from looped_actor.processes import Progress, forget, no_progress
+from looped_actor.runs.base import Run
+from looped_actor.runs.config import RunConfig
+from looped_actor.runs.evaluate import evaluate_policy
+from looped_actor.runs.folder import policy_at, run_of
+from looped_actor.runs.policy import Policy
+from looped_actor.runs.requests import EvaluationRequest
+
+Stage = Callable[[str], AbstractContextManager[Progress]]
+"""Announces a piece of work, and takes its progress."""
+
+
+@contextmanager
+def quietly(what: str) -> Iterator[Progress]:
+    """A stage that nobody watches."""
+    yield no_progress
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A policy to be looked at."""
+
+    name: str
+    policy: Policy
+    run: Run
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What every row of a table says of it."""
+        return about_run(self.name, self.policy.config)
+
+    @property
+    def halting(self) -> HaltingRule:
+        """When it stops, if it loops."""
+        if self.policy.halting is None:
+            arm = self.policy.config.arm
+            raise ValueError(f"{self.policy.folder}: {arm} does not loop; there is nothing to look at")
+        return self.policy.halting
+
+
+def about_run(name: str, config: RunConfig) -> dict[str, Any]:
+    """What every row of a table says of a run."""
+    return {"run": name, "task": config.task, "arm": config.arm, "learner": config.algorithm}
+
+
+def subjects(request: StudyRequest, mesh: Mesh) -> list[Subject]:
+    """The policies that are asked for, each with a name of its own."""
+    named = zip(names_of(request.runs), request.runs, strict=True)
+    policies = [(name, policy_at(folder, request.checkpoint)) for name, folder in named]
+    return [Subject(name, policy, run_of(policy.config, policy.folder, mesh)) for name, policy in policies]
+
+
+def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
+    """Short names of folders: their own, with as many of those above as tell them apart."""
+    if not folders:
+        raise ValueError("give the folder of at least one run")
+    whole = [folder.resolve().parts for folder in folders]
+    if len(set(whole)) < len(whole):
+        raise ValueError("the same folder is given twice")
+    for depth in range(1, max(map(len, whole)) + 1):
+        names = ["/".join(parts[-depth:]) for parts in whole]
+        if len(set(names)) == len(names):
+            return names
+    raise AssertionError("different folders have different names")
+
+
+def parts_of(out: pathlib.Path, name: str) -> pathlib.Path:
+    """Where an analysis keeps what it has computed, until its table is written."""
+    return out / f"{name}.parts"
+
+
+def shares(facts: dict[str, Any]) -> dict[str, Any]:
+    """Success and its interval, of levels or of episodes."""
+    low, high = facts["interval_95"]
+    played = facts["levels"] if "levels" in facts else facts["episodes"]
+    success = {"solved": facts["solved"], "success": facts["success"]}
+    return {"played": played, **success, "low": low, "high": high}
+
+
+def evaluated(
+    subject: Subject,
+    request: EvaluationRequest,
+    mesh: Mesh,
+    parts: pathlib.Path,
+    stage: Stage,
+    what: str = "playing",
+) -> dict[str, Any]:
+    """`evaluate_policy`, remembered until the analysis is finished."""
+    asked = {name: str(value) for name, value in asdict(request).items()}
+    path = parts / f"{key_of(asked | {'weights': subject.policy.weights.checksum})}.json"
+    if path.is_file():
+        return json.loads(path.read_text())
+    with stage(f"{subject.name}: {what}") as progress:
+        facts = evaluate_policy(subject.policy, request, mesh, progress)
+    write_whole(path, json.dumps(facts).encode())
+    return facts
+
+
+def finish(out: pathlib.Path, name: str, rows: Sequence[Row], kind: FigureKind) -> str:
+    """Write the table, draw it, write down what it shows, and forget the parts."""
+    path = out / f"{name}.csv"
+    write_table(path, rows)
+    sentence = draw_table(path, kind)
+    write_whole(path.with_suffix(".txt"), (sentence + "\n").encode())
+    forget(parts_of(out, name))
+    return sentence

@@ -1,0 +1,1 @@
+"""Timings, as ratios of things that take turns in one run."""

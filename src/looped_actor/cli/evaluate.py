@@ -1,0 +1,93 @@
+"""`looped-actor eval`: what a policy achieves, with an interval one can trust."""
+
+import json
+import pathlib
+from typing import Any
+
+from looped_actor.cli.shared import DeviceOptions, Folder, Json, progress_bar
+from looped_actor.runs.requests import EvaluationRequest
+
+
+def evaluate(
+    policy: Folder,
+    /,
+    *,
+    request: EvaluationRequest,
+    checkpoint: str | None = None,
+    devices: DeviceOptions,
+    out: pathlib.Path | None = None,
+    as_json: Json = False,
+) -> None:
+    """Play every level of a bank once, or episodes of a world's tasks, with the most probable actions.
+
+    Says the share solved with its 95% interval, success and loops by the length of the optimal solution or
+    by task, and how many loops decisions took. The looped arm may think longer or shorter than in training.
+
+    Example: looped-actor eval runs/first --json
+
+    Example: looped-actor eval runs/first --checkpoint best --max-loops 32 --threshold 1e-4
+
+    Example: looped-actor eval runs/cubes --count 50 --tasks 1 2
+
+    Args:
+      policy: The folder of a run, or of a policy that a run has written.
+      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
+      out: A file for the JSON.
+      as_json: Print JSON instead of a table.
+    """
+    from looped_actor.files import write_whole
+    from looped_actor.runs.evaluate import evaluate_policy
+    from looped_actor.runs.folder import policy_at
+
+    mesh = devices.start()
+    loaded = policy_at(policy, checkpoint)
+    with progress_bar("playing") as progress:
+        facts = evaluate_policy(loaded, request, mesh, progress)
+    text = json.dumps(facts, indent=1)
+    if out is not None:
+        write_whole(out, (text + "\n").encode())
+    if as_json:
+        print(text)
+    else:
+        _print_evaluation(facts)
+
+
+def _print_evaluation(facts: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    puzzle = "bank" in facts
+    table = Table(title=f"{facts['policy']} on {facts['bank' if puzzle else 'task']}")
+    table.add_column("optimal moves" if puzzle else "task", no_wrap=True)
+    played = "levels" if puzzle else "episodes"
+    for title in (played, "solved", "95% interval", "loops", "steps"):
+        table.add_column(title, justify="right")
+
+    def add(name: str, row: dict[str, Any]) -> None:
+        low, high = row["interval_95"]
+        loops = f"{row['loops']:.2f}" if "loops" in row else "-"
+        table.add_row(
+            name,
+            f"{row[played]:,}",
+            f"{row['success']:.1%}",
+            f"{low:.1%} - {high:.1%}",
+            loops,
+            f"{row['mean_steps']:.1f}",
+        )
+
+    for row in facts.get("by_optimal_moves", ()):
+        low, high = row["moves"]
+        add(f"{low} - {high}" if low != high else str(low), row)
+    for name, row in facts.get("by_task", {}).items():
+        add(name, row)
+    table.add_section()
+    add("all", facts)
+    for name, row in facts.get("baselines", {}).items():
+        add(name, row)
+    console = Console()
+    console.print(table)
+    histogram = {int(loops): n for loops, n in facts["loop_histogram"].items() if n}
+    decisions, most = sum(histogram.values()), max(histogram.values())
+    console.print(f"loops of {decisions:,} decisions; {facts['capped']:.1%} stopped by the cap")
+    for loops, n in sorted(histogram.items()):
+        console.print(f"{loops:4d} {'█' * max(1, round(40 * n / most))} {n / decisions:.1%}", highlight=False)

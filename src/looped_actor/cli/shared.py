@@ -1,0 +1,111 @@
+"""What several commands share: options, the progress bar, and where batches of work are done."""
+
+import json
+import pathlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import tyro
+
+if TYPE_CHECKING:
+    from jax.sharding import Mesh
+
+    from looped_actor.processes import Pool
+
+Folder = Annotated[pathlib.Path, tyro.conf.Positional]
+Json = Annotated[bool, tyro.conf.arg(name="json")]
+Changes = Annotated[tuple[str, ...], tyro.conf.arg(name="set")]
+
+
+@dataclass(frozen=True)
+class DeviceOptions:
+    """What to compute on."""
+
+    devices: int | None = None
+    """Devices per process. Default: all accelerators, or one per CPU core (at most 8)."""
+
+    def start(self) -> "Mesh":
+        """The mesh of the command, before any other use of JAX."""
+        from looped_actor.devices import start_devices
+
+        several = ("coordinator", "processes", "process")
+        return start_devices(self.devices, *(getattr(self, name, None) for name in several))
+
+
+@dataclass(frozen=True)
+class ClusterOptions(DeviceOptions):
+    """What to compute on, over several hosts."""
+
+    coordinator: str | None = None
+    """Several processes: host:port of the first, or auto on a cluster that JAX knows."""
+    processes: int | None = None
+    """How many processes there are."""
+    process: int | None = None
+    """Which one this is, counted from 0."""
+
+
+@dataclass(frozen=True)
+class WorkerOptions:
+    """Where batches of work are done."""
+
+    workers: int | None = None
+    """Processes. Default: one per core."""
+    ray: str | None = None
+    """Use a Ray cluster instead: its address, auto, or local to start one here."""
+
+    @contextmanager
+    def pool(self) -> Iterator["int | Pool"]:
+        """A number of local processes, or the workers of a Ray cluster."""
+        from looped_actor.processes import RayTasks, default_workers
+
+        if self.ray is None:
+            yield self.workers or default_workers()
+            return
+        with RayTasks(self.ray, self.workers, reuse=True) as pool:
+            yield pool
+
+
+def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
+    """What `--set FIELD=VALUE` asks for."""
+    changes = {}
+    for one in options:
+        field, equals, text = one.partition("=")
+        if not equals:
+            raise ValueError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
+        try:
+            changes[field] = json.loads(text)
+        except ValueError:
+            changes[field] = text
+    return changes
+
+
+@contextmanager
+def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
+    """A bar on the terminal with rate and time left; told how much is done, and of how much."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.text import Text
+
+    class Rate(ProgressColumn):
+        def render(self, task) -> Text:
+            return Text(f"{task.completed / task.elapsed:,.0f}/s" if task.elapsed else "")
+
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        Rate(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True)) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

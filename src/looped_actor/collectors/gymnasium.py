@@ -1,0 +1,215 @@
+"""Rollouts of environments of Gymnasium: they step on the host, everything else is as for those in JAX."""
+
+import functools
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from gymnasium import spaces
+from gymnasium.vector import AutoresetMode
+from gymnasium.vector import VectorEnv as GymnasiumVector
+from jax.sharding import Mesh
+from jaxtyping import Array, Float, Int, Shaped, UInt32
+
+from looped_actor.algorithms import Weights, deciding
+from looped_actor.collectors.base import EXPERIENCE, PLAYERS, STEPS, Experience
+from looped_actor.collectors.rollouts import Players, Rollout, Transition, drawn_actions
+from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
+from looped_actor.envs import VectorState
+from looped_actor.envs.vector import EpisodeStatistics
+from looped_actor.loop import Categorical
+
+
+class _Acted(NamedTuple):
+    """What the devices decide in one step."""
+
+    action: Shaped[Array, "b ..."]
+    log_prob: Float[Array, " b"]
+    value: Float[Array, " b"]
+    loops: Int[Array, " b"]
+    stop: Int[Array, " b"]
+    executed: Int[Array, " d"]
+
+
+@dataclass(frozen=True)
+class GymnasiumCollector:
+    """Plays a vector environment of Gymnasium, all copies in step.
+
+    ```python
+    same_step = {"autoreset_mode": gymnasium.vector.AutoresetMode.SAME_STEP}
+    envs = gymnasium.make_vec("CartPole-v1", 16, vectorization_mode="sync", vector_kwargs=same_step)
+    trainer = ppo_trainer(PPOConfig(num_envs=16, ...), envs, build, iterations, all_devices())
+    state = trainer.begin(seed=0)
+    state, metrics = trainer.iterate(state)
+    ```
+
+    Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped
+    to their bounds. A step counts as a success where the environment's info says `is_success`. The
+    environments keep their own state, so a run goes on from the last state that `iterate` returned, and what
+    can be saved and loaded of it is the policy.
+    """
+
+    env: GymnasiumVector
+    num_envs: int
+    rollout_steps: int
+    mesh: Mesh
+    on_host: bool = field(default=True, init=False)
+    world: tuple[()] = field(default=(), init=False)
+    spec: Any = field(default=EXPERIENCE, init=False)
+
+    def __post_init__(self) -> None:
+        env = self.env
+        if env.num_envs != self.num_envs:
+            raise ValueError(f"num_envs is {self.num_envs}, and the environment has {env.num_envs} copies")
+        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
+            raise ValueError(
+                "the environment starts a new episode one step late: make it with "
+                'gymnasium.make_vec(..., vectorization_mode="sync", '
+                'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
+            )
+        if not isinstance(env.single_observation_space, spaces.Box):
+            raise ValueError(
+                f"observations are {env.single_observation_space}; they must be arrays: wrap the "
+                "environment, for example by gymnasium.wrappers.vector.FlattenObservation"
+            )
+        if not isinstance(env.single_action_space, spaces.Discrete | spaces.Box):
+            raise ValueError(f"actions are {env.single_action_space}; they must be discrete, or vectors")
+        if jax.process_count() > 1:
+            raise ValueError(
+                "environments of Gymnasium are trained on by one process, on as many devices as it has"
+            )
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        return self.num_envs * self.rollout_steps
+
+    def begin(self, root: UInt32[Array, "2"], seed: int) -> Players:
+        """All environments at the start of their first episode."""
+        observation, _ = self.env.reset(seed=seed)
+        rows = self.num_envs
+        nothing = EpisodeStatistics(jnp.zeros(rows), jnp.zeros(rows, jnp.int32), jnp.zeros(rows, bool))
+        copies, episode = jnp.arange(rows, dtype=jnp.int32), jnp.ones(rows, jnp.int32)
+        envs = VectorState((), copies, episode, nothing, root)
+        return self._placed(Players(envs, observation, jnp.zeros(rows, jnp.int32)))
+
+    def _placed(self, players: Players) -> Players:
+        """On the devices."""
+        return jax.tree.map(
+            functools.partial(placed, self.mesh), players, jax.tree.broadcast(PLAYERS, players)
+        )
+
+    def collect(
+        self, definition: nnx.GraphDef, world: tuple[()], state: Any, given: None = None
+    ) -> Experience:
+        """A rollout, on the host."""
+        first = int(state.iteration) * self.rollout_steps
+        players, transitions, executed = jax.device_get(state.players), [], 0
+
+        def think(step: int) -> _Acted:
+            placed = (state.weights, self._placed(players), state.root, jnp.int32(step))
+            return jax.device_get(self._think(definition)(*placed))
+
+        for step in range(self.rollout_steps):
+            acted = think(first + step)
+            players, transition = self._stepped(players, acted)
+            transitions.append(transition)
+            executed = executed + acted.executed
+        last = think(0)
+        steps = jax.tree.map(lambda *leaves: np.stack(leaves), *transitions)
+        thoughts = np.concatenate([steps.loops, last.loops[None]])
+        asked = thoughts.reshape(len(thoughts), self.mesh.size, -1).sum(axis=(0, 2)).astype(np.int32)
+        spread = functools.partial(placed, self.mesh)
+        rollout = Rollout(
+            spread(steps, STEPS),
+            *(spread(leaf, ROWS) for leaf in (last.value, asked, executed + last.executed)),
+        )
+        return Experience(self._placed(players), rollout)
+
+    def prefetch(self, state: Any) -> None:
+        """The next rollout needs what is being learned."""
+
+    @functools.cached_property
+    def _programs(self) -> dict[nnx.GraphDef, Any]:
+        return {}
+
+    def _think(self, definition: nnx.GraphDef) -> Any:
+        """The jitted decisions of a net, compiled once."""
+
+        def think(
+            weights: Weights, players: Players, root: UInt32[Array, "2"], step: Int[Array, ""]
+        ) -> _Acted:
+            decision = deciding(definition, weights)(players.observation, expected_loops=players.loops)
+            action = drawn_actions(decision.distribution, players.envs.copy, root, step)
+            self._check_head(decision.distribution, action)
+            return _Acted(
+                action,
+                decision.distribution.log_prob(action),
+                decision.value,
+                decision.loop.loops,
+                decision.loop.stop,
+                decision.loop.executed[None],
+            )
+
+        if definition not in self._programs:
+            given = (EVERYWHERE, PLAYERS, EVERYWHERE, EVERYWHERE)
+            self._programs[definition] = on_each_device(self.mesh, think, given, ROWS)
+        return self._programs[definition]
+
+    def _check_head(self, distribution: Any, action: Array) -> None:
+        """Raise an error if the policy's actions are not those of the environment."""
+        space = self.env.single_action_space
+        wanted = (space.n,) if isinstance(space, spaces.Discrete) else space.shape
+        found = distribution.logits.shape[1:] if isinstance(distribution, Categorical) else action.shape[1:]
+        if isinstance(distribution, Categorical) != isinstance(space, spaces.Discrete) or found != wanted:
+            kind = f"{type(distribution).__name__} of shape {found}"
+            raise ValueError(
+                f"the policy is a {kind}, and the actions are {space}: give the net another head"
+            )
+
+    def _stepped(self, players: Players, acted: _Acted) -> tuple[Players, Transition]:
+        """Carry out one action of every environment; all of it stays on the host."""
+        envs = players.envs
+        after, reward, terminated, truncated, infos = self.env.step(self._as_taken(acted.action))
+        success = _success(infos, len(terminated))
+        before = envs.statistics
+        episode = EpisodeStatistics(
+            (before.returns + reward).astype(np.float32), before.length + 1, before.success | success
+        )
+        transition = Transition(
+            players.observation,
+            acted.action,
+            acted.log_prob,
+            acted.value,
+            np.asarray(reward, acted.value.dtype),  # type: ignore[arg-type]
+            np.asarray(terminated, bool),  # type: ignore[arg-type]
+            np.asarray(truncated & ~terminated, bool),  # type: ignore[arg-type]
+            acted.loops,
+            acted.stop,
+            episode,
+        )
+        done = terminated | truncated
+        running = jax.tree.map(lambda leaf: np.where(done, np.zeros_like(leaf), leaf), episode)
+        envs = envs._replace(statistics=running, episode=(envs.episode + done).astype(np.int32))
+        # A copy: some environments write their next observation where this one lies.
+        return Players(envs, np.array(after), acted.loops), transition  # type: ignore[arg-type]
+
+    def _as_taken(self, action: Any) -> Any:
+        """Actions as the environment wants them."""
+        space = self.env.single_action_space
+        if isinstance(space, spaces.Discrete):
+            return np.asarray(action) + space.start
+        assert isinstance(space, spaces.Box)
+        return np.clip(action, space.low, space.high).astype(space.dtype)
+
+
+def _success(infos: dict[str, Any], rows: int) -> Any:
+    """Where a step was a success, as far as the environment says, in one of the places where it may."""
+    found = np.zeros(rows, bool)
+    for place in (infos, infos.get("final_info", {}), infos.get("episode", {})):
+        if "is_success" in place:
+            found |= np.asarray(place["is_success"], bool)
+    return found

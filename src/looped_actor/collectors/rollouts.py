@@ -1,0 +1,204 @@
+"""The feed of online learning: environments played side by side by the policy as it is.
+
+`stream` is how it is done; `play` is the obvious way, in step, and the oracle. An action depends on the
+environment's number and the step, never on the device, the batch or the order in which it was computed, so
+both give the same rollout.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped, UInt32
+
+from looped_actor.algorithms import Decide
+from looped_actor.envs import VectorEnv, VectorState
+from looped_actor.envs.vector import EpisodeStatistics
+from looped_actor.loop import OpenLoop, Streaming, Thought
+from looped_actor.loop.rng import Stream, addressed_key, folded
+from looped_actor.loop.state import select_rows
+
+
+class Players(NamedTuple):
+    """Environments in mid-play. Save it to go on exactly from here."""
+
+    envs: VectorState
+    observation: PyTree[Shaped[Array, "b ..."]]
+    """What each sees."""
+    loops: Int[Array, " b"]
+    """Loops of each one's last decision: a good guess at its next."""
+
+
+class Transition(NamedTuple):
+    """What was seen, done and brought about in one step."""
+
+    observation: PyTree[Shaped[Array, "..."]]
+    action: Shaped[Array, "..."]
+    log_prob: Float[Array, "*t b"]
+    value: Float[Array, "*t b"]
+    reward: Float[Array, "*t b"]
+    terminated: Bool[Array, "*t b"]
+    truncated: Bool[Array, "*t b"]
+    loops: Int[Array, "*t b"]
+    stop: Int[Array, "*t b"]
+    """Why each thought ended: values of `StopReason`."""
+    episode: EpisodeStatistics
+    """Of the episodes that are under way, or end in the step."""
+
+
+class Rollout(NamedTuple):
+    """So many steps of every environment."""
+
+    steps: Transition
+    """Time-major."""
+    bootstrap: Float[Array, " b"]
+    """Value of the state after the last step."""
+    asked: Int[Array, "*d"]
+    """Loops of all thoughts, those about the state after the last step included; on each device."""
+    executed: Int[Array, "*d"]
+    """Loops that the hardware computed for them."""
+
+
+def new_players(vector: VectorEnv, root: UInt32[Array, "2"]) -> Players:
+    """All environments at the start of their first episode."""
+    envs, observation = vector.reset(root)
+    return Players(envs, observation, jnp.zeros(vector.num_envs, jnp.int32))
+
+
+def play(
+    vector: VectorEnv,
+    players: Players,
+    policy: Decide,
+    root: UInt32[Array, "2"],
+    first_step: Int[Array, ""],
+    steps: int,
+    given: Int[Array, "t b"] | None = None,
+) -> tuple[Players, Rollout]:
+    """So many steps of every environment, all in step, by actions drawn from the policy.
+
+    With `given`, by these actions instead where they are not below 0.
+    """
+
+    def think(players: Players) -> tuple[Thought, Array]:
+        decision = policy(players.observation, expected_loops=players.loops)
+        return Thought(decision, decision.loop.loops, decision.loop.stop), decision.loop.executed
+
+    def one(players: Players, now: tuple) -> tuple[Players, tuple[Transition, Array]]:
+        step, given = now
+        thought, executed = think(players)
+        players, transition = _act(vector, players, thought, root, step, given)
+        return players, (transition, executed)
+
+    times = first_step + jnp.arange(steps), given
+    players, (transitions, executed) = jax.lax.scan(one, players, times)
+    last, last_executed = think(players)
+    asked = transitions.loops.sum() + last.loops.sum()
+    return players, Rollout(transitions, last.decision.value, asked, executed.sum() + last_executed)
+
+
+class _Table(NamedTuple):
+    """A rollout under way, in which every environment is at a step of its own."""
+
+    players: Players
+    step: Int[Array, " b"]
+    transitions: Transition
+    bootstrap: Float[Array, " b"]
+
+
+def stream(
+    vector: VectorEnv,
+    players: Players,
+    loop: OpenLoop,
+    root: UInt32[Array, "2"],
+    first_step: Int[Array, ""],
+    steps: int,
+    streaming: Streaming,
+    given: Int[Array, "t b"] | None = None,
+) -> tuple[Players, Rollout]:
+    """The rollout of `play`, in about the time that its loops ask for.
+
+    An environment thinks `steps` times to act, and once more for the value of the state it has come to.
+    """
+
+    rows = len(players.loops)
+
+    def observe(table: _Table, row: Int[Array, " s"]) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[row], table.players.observation)
+
+    def settle(table: _Table, ended: Bool[Array, " b"], thought: Thought) -> tuple[_Table, Bool[Array, " b"]]:
+        acting = ended & (table.step < steps)
+        own = None if given is None else given[jnp.minimum(table.step, steps - 1), jnp.arange(rows)]
+        now = first_step + table.step
+        players, transition = _act(vector, table.players, thought, root, now, own, acting)
+        # As a choice over all steps, since a scatter would be a loop over the rows on CPU.
+        here = acting & (jnp.arange(steps)[:, None] == table.step)
+
+        def write(one: Array, all: Array) -> Array:
+            return jnp.where(here.reshape(here.shape + (1,) * (one.ndim - 1)), one, all)
+
+        table = _Table(
+            players,
+            table.step + ended,
+            jax.tree.map(write, transition, table.transitions),
+            jnp.where(ended & ~acting, thought.decision.value, table.bootstrap),
+        )
+        return table, table.step <= steps
+
+    def unthought(players: Players) -> Transition:
+        decision = loop.decode(loop.start(loop.embed(players.observation)))
+        thought = Thought(decision, players.loops, players.loops)
+        return _act(vector, players, thought, root, first_step)[1]
+
+    nothing = jax.tree.map(
+        lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), jax.eval_shape(unthought, players)
+    )
+    begin = _Table(players, jnp.zeros(rows, jnp.int32), nothing, jnp.zeros_like(nothing.value[0]))
+    end = streaming.run(loop, begin, rows, observe, settle)
+    table: _Table = end.table
+    return table.players, Rollout(table.transitions, table.bootstrap, end.asked, end.executed)
+
+
+def drawn_actions(
+    distribution: Any, copies: Int[Array, " b"], root: UInt32[Array, "2"], step: Int[Array, "*b"]
+) -> Array:
+    """An action of each environment, addressed by its number and the step."""
+    key = addressed_key(root, Stream.ACTION)
+
+    def draw(distribution: Any, copy: Int[Array, ""], step: Int[Array, ""]) -> Array:
+        return distribution.sample(jax.random.wrap_key_data(folded(key, copy, step)))
+
+    return jax.vmap(draw)(distribution, copies, jnp.broadcast_to(step, copies.shape))
+
+
+def _act(
+    vector: VectorEnv,
+    players: Players,
+    thought: Thought,
+    root: UInt32[Array, "2"],
+    step: Int[Array, "*b"],
+    given: Int[Array, " b"] | None = None,
+    acting: Bool[Array, " b"] | None = None,
+) -> tuple[Players, Transition]:
+    """Carry out the decisions of all environments, or of some; where an action is given, that instead."""
+    decision = thought.decision
+    action = drawn_actions(decision.distribution, players.envs.copy, root, step)
+    if given is not None:
+        action = jnp.where(given >= 0, given, action)
+    envs, timestep = vector.step(players.envs, action, acting)
+    transition = Transition(
+        players.observation,
+        action,
+        decision.distribution.log_prob(action),
+        decision.value,
+        timestep.reward.astype(decision.value.dtype),
+        timestep.terminated,
+        timestep.truncated,
+        thought.loops,
+        thought.stop,
+        timestep.episode,
+    )
+    observation, loops = timestep.observation, thought.loops
+    if acting is not None:
+        before = players.observation, players.loops
+        observation, loops = select_rows(acting, (observation, loops), before)
+    return Players(envs, observation, loops), transition

@@ -1,0 +1,391 @@
+"""What a policy achieves on levels: every level once, with the most probable action.
+
+`stream_levels` is how it is done; `play_levels`, in step, is the oracle, and records what analyses look at.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Protocol, runtime_checkable
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jax.sharding import Mesh, PartitionSpec
+from jaxtyping import Array, Bool, Float, Int, Integer, PyTree
+
+from looped_actor.algorithms import Acting, Decide, Weights, acting_policy, deciding
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
+from looped_actor.envs import Environment, Outcome
+from looped_actor.evaluation.intervals import wilson
+from looped_actor.loop import HaltingRule, OpenLoop, StopReason, Streaming, Thought
+from looped_actor.loop.state import select_rows
+from looped_actor.loop.streaming import default_slots
+from looped_actor.processes import Progress, no_progress
+
+LEAST_AT_PLAY = 256
+"""Levels that are streamed side by side, if there are as many."""
+MOST_BINS = 8
+
+
+@runtime_checkable
+class LevelEnvironment(Environment, Protocol):
+    """An environment whose episodes can be chosen."""
+
+    def start(self, level: Int[Array, ""]) -> PyTree:
+        """The state of a chosen level."""
+        ...
+
+
+class Episodes(NamedTuple):
+    """One episode for each level."""
+
+    success: Bool[Array | np.ndarray, " n"]
+    returns: Float[Array | np.ndarray, " n"]
+    length: Int[Array | np.ndarray, " n"]
+    """Decisions taken."""
+    loops: Int[Array | np.ndarray, " n"]
+    """Loops of all decisions."""
+    histogram: Int[Array | np.ndarray, "n most"]
+    """How many decisions took 1, 2, ... loops."""
+    stops: Int[Array | np.ndarray, "n reasons"]
+    """How many decisions stopped for each `StopReason`."""
+
+
+class Trace(NamedTuple):
+    """Episodes step by step; `taken` says which steps there were."""
+
+    seen: PyTree
+    """What was looked at, `[t, n, ...]`."""
+    loops: Int[Array | np.ndarray, "t n"]
+    taken: Bool[Array | np.ndarray, "t n"]
+
+
+Look = Callable[[PyTree, Any], PyTree]
+"""States before their decisions, and the decisions, to what is to be recorded of each."""
+
+
+class Played(NamedTuple):
+    """Episodes, and what they took."""
+
+    episodes: Episodes
+    executed: Int[Array | np.ndarray, "*d"]
+    """Loops that the hardware computed, on each device; `episodes.loops.sum()` were asked for in all."""
+    trace: Trace | None = None
+
+
+def level_batches(levels: int, per_device: int, devices: int) -> Iterator[Int[np.ndarray, " n"]]:
+    """All levels in batches; the last one is filled up with -1, so that one program does."""
+    at_once = min(per_device, -(-levels // devices)) * devices
+    for first in range(0, levels, at_once):
+        chosen = np.arange(first, first + at_once, dtype=np.int32)
+        yield np.where(chosen < levels, chosen, np.int32(-1))
+
+
+def _none_played(count: int, most_loops: int) -> Episodes:
+    zeros = jnp.zeros(count, jnp.int32)
+    histogram, stops = (jnp.zeros((count, many), jnp.int32) for many in (most_loops, len(StopReason)))
+    return Episodes(jnp.zeros(count, bool), jnp.zeros(count), zeros, zeros, histogram, stops)
+
+
+def _with_step(
+    so_far: Episodes,
+    outcome: Outcome,
+    loops: Int[Array, " n"],
+    stop: Int[Array, " n"],
+    acted: Bool[Array, " n"],
+) -> Episodes:
+    took = loops[:, None] == 1 + jnp.arange(so_far.histogram.shape[1])
+    reason = stop[:, None] == jnp.arange(len(StopReason))
+    return Episodes(
+        so_far.success | (outcome.success & acted),
+        so_far.returns + jnp.where(acted, outcome.reward, 0),
+        so_far.length + acted,
+        so_far.loops + jnp.where(acted, loops, 0),
+        so_far.histogram + (took & acted[:, None]),
+        so_far.stops + (reason & acted[:, None]),
+    )
+
+
+def play_levels(
+    env: LevelEnvironment,
+    decide: Decide,
+    levels: Int[Array, " n"],
+    most_loops: int,
+    look: Look | None = None,
+) -> Played:
+    """Play each level once, all in step, until the last one ends. A level below 0 is none.
+
+    With `look`, also record what it shows of every step.
+    """
+    count = len(levels)
+
+    def think(states: PyTree, expected: Int[Array, " n"]) -> Any:
+        return decide(jax.vmap(env.observe)(states), expected_loops=expected)
+
+    def seen(states: PyTree, decision: Any, alive: Array) -> Trace | None:
+        return None if look is None else Trace(look(states, decision), decision.loop.loops, alive)
+
+    def body(carry: tuple) -> tuple:
+        step, states, alive, expected, so_far, executed, trace = carry
+        decision = think(states, expected)
+        trace = jax.tree.map(lambda all, now: all.at[step].set(now), trace, seen(states, decision, alive))
+        loops = decision.loop.loops
+        states, outcome = jax.vmap(env.step)(states, decision.distribution.mode())
+        so_far = _with_step(so_far, outcome, loops, decision.loop.stop, alive)
+        alive = alive & ~outcome.terminated & (so_far.length < env.time_limit)
+        # A row that is done is not asked again: it should not hold up the others.
+        expected, executed = jnp.where(alive, loops, 0), executed + decision.loop.executed
+        return step + 1, states, alive, expected, so_far, executed, trace
+
+    states, alive = jax.vmap(env.start)(jnp.maximum(levels, 0)), levels >= 0
+    nothing = jnp.zeros(count, jnp.int32)
+    shapes = jax.eval_shape(lambda: seen(states, think(states, nothing), alive))
+    trace = jax.tree.map(lambda leaf: jnp.zeros((env.time_limit, *leaf.shape), leaf.dtype), shapes)
+    carry = (jnp.int32(0), states, alive, nothing, _none_played(count, most_loops), jnp.int32(0), trace)
+    *_, episodes, executed, trace = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
+    return Played(episodes, executed, trace)
+
+
+class _Table(NamedTuple):
+    """Levels at play, and those that were played."""
+
+    states: PyTree
+    place: Int[Array, " r"]
+    """Which of the levels each row plays, as a place in their list."""
+    so_far: Episodes
+    next: Int[Array, ""]
+    """Place of the first level that nobody has begun."""
+    ended: Episodes
+    """Episodes in the order of their end, then nothing."""
+    ended_place: Int[Array, " n"]
+    """Their places, then numbers beyond any."""
+    ended_count: Int[Array, ""]
+
+
+@dataclass(frozen=True)
+class _Levels:
+    """The table of a stream of levels: its beginning, and what a decision does to it."""
+
+    env: LevelEnvironment
+    levels: Int[Array, " n"]
+    rows: int
+    most_loops: int
+
+    @property
+    def _beyond(self) -> int:
+        return len(self.levels) + self.rows
+
+    def begin(self) -> _Table:
+        place = jnp.arange(self.rows, dtype=jnp.int32)
+        return _Table(
+            self._start(place),
+            place,
+            _none_played(self.rows, self.most_loops),
+            jnp.int32(self.rows),
+            _none_played(self._beyond, self.most_loops),
+            jnp.full(self._beyond, self._beyond, jnp.int32),
+            jnp.int32(0),
+        )
+
+    def real(self, place: Int[Array, " r"]) -> Bool[Array, " r"]:
+        """Whether there is a level at a place: those below 0 are none and come last."""
+        return place < (self.levels >= 0).sum()
+
+    def observe(self, table: _Table, row: Int[Array, " s"]) -> PyTree:
+        return jax.vmap(self.env.observe)(jax.tree.map(lambda leaf: leaf[row], table.states))
+
+    def settle(
+        self, table: _Table, decided: Bool[Array, " r"], thought: Thought
+    ) -> tuple[_Table, Bool[Array, " r"]]:
+        """Act, file the episodes that are over, and let their rows begin the next levels."""
+        states, outcome = jax.vmap(self.env.step)(table.states, thought.decision.distribution.mode())
+        states = select_rows(decided, states, table.states)
+        so_far = _with_step(table.so_far, outcome, thought.loops, thought.stop, decided)
+        over = decided & (outcome.terminated | (so_far.length >= self.env.time_limit))
+        ended, ended_place = self._filed(table, so_far, over)
+
+        rank = jnp.cumsum(over, dtype=jnp.int32) - over
+        place = jnp.where(over, table.next + rank, table.place)
+        states = select_rows(over, self._start(place), states)
+        so_far = select_rows(over, _none_played(self.rows, self.most_loops), so_far)
+        overs = over.sum(dtype=jnp.int32)
+        table = _Table(
+            states, place, so_far, table.next + overs, ended, ended_place, table.ended_count + overs
+        )
+        return table, self.real(place)
+
+    def _start(self, place: Int[Array, " r"]) -> PyTree:
+        level = self.levels[jnp.minimum(place, len(self.levels) - 1)]
+        return jax.vmap(self.env.start)(jnp.maximum(level, 0))
+
+    def _filed(
+        self, table: _Table, so_far: Episodes, over: Bool[Array, " r"]
+    ) -> tuple[Episodes, Int[Array, " n"]]:
+        """Episodes that are over go behind those that were over before.
+
+        What is written beyond them is written over later, or cut off.
+        """
+        first = jnp.argsort(~over)
+
+        def append(new: Array, all: Array) -> Array:
+            return jax.lax.dynamic_update_slice_in_dim(all, new[first], table.ended_count, axis=0)
+
+        real = select_rows(over, so_far, _none_played(self.rows, self.most_loops))
+        place = jnp.where(over, table.place, self._beyond)
+        return jax.tree.map(append, real, table.ended), append(place, table.ended_place)
+
+
+def stream_levels(
+    env: LevelEnvironment,
+    loop: OpenLoop,
+    levels: Int[Array, " n"],
+    most_loops: int,
+    streaming: Streaming,
+) -> Played:
+    """The episodes of `play_levels`, in about the time that their loops ask for.
+
+    A row whose episode ends takes the next level at once. Levels below 0 are none and come last.
+    """
+    count = len(levels)
+    rows = min(count, max(LEAST_AT_PLAY, 2 * (streaming.slots or default_slots(loop, _observation(env)))))
+    played = _Levels(env, levels, rows, most_loops)
+    begin = played.begin()
+    end = streaming.run(loop, begin, rows, played.observe, played.settle, waiting=played.real(begin.place))
+    in_order = jnp.argsort(end.table.ended_place)[:count]
+    return Played(jax.tree.map(lambda leaf: leaf[in_order], end.table.ended), end.executed)
+
+
+def _observation(env: LevelEnvironment) -> Any:
+    """The shape of a batch of one observation."""
+    return jax.eval_shape(lambda: jax.vmap(lambda level: env.observe(env.start(level)))(jnp.zeros(1, int)))
+
+
+@dataclass(frozen=True)
+class LevelPlayer:
+    """Plays every level of an environment once, spread over all devices.
+
+    Args:
+      env: holds the levels.
+      levels: how many it holds.
+      definition: the net without its weights.
+      most_loops: its cap.
+      mesh: the devices.
+      halting: replaces the rule that the net was trained with.
+      acting: how decisions are computed. What does not loop is always played in step.
+      batch: levels that each device is given at a time.
+    """
+
+    env: LevelEnvironment
+    levels: int
+    definition: nnx.GraphDef
+    most_loops: int
+    mesh: Mesh
+    halting: HaltingRule | None = None
+    acting: Acting = field(default_factory=Streaming)
+    batch: int = 512
+
+    def play(self, weights: Weights, progress: Progress = no_progress) -> Played:
+        """An episode of each level, as arrays of this process."""
+        return self._in_batches(self._play, weights, progress)
+
+    def record(self, weights: Weights, look: Look, progress: Progress = no_progress) -> Played:
+        """The same episodes in step, with a trace of what `look` shows of every step."""
+
+        def record_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
+            decide = deciding(self.definition, weights, self.halting)
+            played = play_levels(env, decide, levels, self.most_loops, look)
+            return played._replace(executed=played.executed[None])
+
+        steps: Any = PartitionSpec(None, DATA)
+        gives = Played(ROWS, ROWS, steps)
+        run = on_each_device(self.mesh, record_own, (EVERYWHERE, EVERYWHERE, ROWS), gives)
+        return self._in_batches(run, weights, progress)
+
+    def _in_batches(self, run: Callable[..., Played], weights: Weights, progress: Progress) -> Played:
+        parts = []
+        for chosen in level_batches(self.levels, self.batch, self.mesh.size):
+            part = run(self._placed_env, weights, on_every_device(self.mesh, chosen))
+            parts.append(jax.tree.map(np.asarray, part))
+            progress(int(chosen.max()) + 1, self.levels)
+
+        def join(axis: int, *some: Any) -> Any:
+            whole = jax.tree.map(lambda *arrays: np.concatenate(arrays, axis), *some)
+            return jax.tree.map(lambda all: all[(slice(None),) * axis + (slice(self.levels),)], whole)
+
+        episodes, executed, trace = zip(*parts, strict=True)
+        return Played(join(0, *episodes), np.concatenate(executed), join(1, *trace))
+
+    @functools.cached_property
+    def _placed_env(self) -> LevelEnvironment:
+        return on_every_device(self.mesh, self.env)
+
+    @functools.cached_property
+    def _play(self) -> Callable[..., Played]:
+        def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
+            policy = acting_policy(self.definition, weights, self.acting, self.halting)
+            if isinstance(policy, OpenLoop):
+                assert isinstance(self.acting, Streaming)
+                played = stream_levels(env, policy, levels, self.most_loops, self.acting)
+            else:
+                played = play_levels(env, policy, levels, self.most_loops)
+            played = played._replace(executed=played.executed[None])
+            # Every process sees all of them, so that all processes report the same.
+            return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), played)
+
+        return on_each_device(self.mesh, play_own, (EVERYWHERE, EVERYWHERE, ROWS), EVERYWHERE)
+
+
+def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> dict[str, Any]:
+    """Facts about episodes that JSON can hold.
+
+    Args:
+      played: an episode for each level.
+      optimal_moves: the length of each level's shortest solution, where it is known.
+    """
+    episodes = played.episodes
+    histogram, stops = (np.asarray(counts).sum(axis=0) for counts in (episodes.histogram, episodes.stops))
+    facts = _facts(episodes, np.ones(len(episodes.success), bool))
+    facts |= loop_facts(histogram, stops, int(played.executed.sum()))
+    if optimal_moves is not None:
+        facts["by_optimal_moves"] = [
+            {"moves": [low, high], **_facts(episodes, (optimal_moves >= low) & (optimal_moves <= high))}
+            for low, high in length_bins(optimal_moves)
+        ]
+    return facts
+
+
+def loop_facts(
+    histogram: Integer[np.ndarray, " most"], stops: Integer[np.ndarray, " reasons"], executed: int
+) -> dict[str, Any]:
+    """How long decisions took, why they stopped, and what the hardware computed for them."""
+    decisions, asked = max(int(stops.sum()), 1), int((histogram * (1 + np.arange(len(histogram)))).sum())
+    return {
+        "executed_over_asked": executed / max(asked, 1),
+        "capped": float(stops[StopReason.CAP] / decisions),
+        "non_finite": float(stops[StopReason.NON_FINITE] / decisions),
+        "loop_histogram": {str(i + 1): int(n) for i, n in enumerate(histogram)},
+    }
+
+
+def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
+    levels, solved = int(chosen.sum()), int(episodes.success[chosen].sum())
+    decisions = max(int(episodes.length[chosen].sum()), 1)
+    return {
+        "levels": levels,
+        "solved": solved,
+        "success": solved / levels,
+        "interval_95": list(wilson(solved, levels)),
+        "loops": float(episodes.loops[chosen].sum() / decisions),
+        "mean_steps": float(episodes.length[chosen].mean()),
+        "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
+    }
+
+
+def length_bins(lengths: Integer[np.ndarray, " n"]) -> list[tuple[int, int]]:
+    """At most eight ranges of lengths that hold about equally many levels each, and none that is empty."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
+    lows = [int(edges[0]), *(int(edge) + 1 for edge in edges[1:-1])]
+    bins = zip(lows, [int(edge) for edge in edges[1:]] or lows, strict=True)
+    return [(low, high) for low, high in bins if ((lengths >= low) & (lengths <= high)).any()]

@@ -1,0 +1,15 @@
+"""The names that commands and configurations know. Nothing is imported, so that `--help` answers at once."""
+
+from typing import Literal
+
+PuzzleName = Literal["boxoban", "rush-hour"]
+WorldName = Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"]
+TaskName = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
+Scale = Literal["micro", "small", "paper"]
+LearnerName = Literal["ppo", "imitation"]
+ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
+Platform = Literal["cpu", "cuda", "rocm", "tpu"]
+
+PUZZLES: tuple[PuzzleName, ...] = ("boxoban", "rush-hour")
+ALGORITHMS = {"ppo": "PPO", "imitation": "imitation", "gciql": "GCIQL"}
+"""What to call a learner."""

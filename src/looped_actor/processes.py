@@ -1,0 +1,399 @@
+"""Work over many processes: on this machine, or on a Ray cluster, by the same calls.
+
+`run_batches` maps a function over tasks, in order and resumable: batches are fixed beforehand, so the result
+does not depend on the number of workers. `fan_out` runs named jobs, each in a process with a device of its
+own; a process that dies is started again, so a job that saves its progress, like a training run, continues.
+"""
+
+import multiprocessing
+import os
+import pathlib
+import queue
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
+
+import numpy as np
+import safetensors
+import safetensors.numpy
+
+from looped_actor.files import write_whole
+
+Arrays = dict[str, np.ndarray]
+Progress = Callable[[int, int], None]
+"""Called with how much is done, and of how much."""
+SECONDS_TO_SAVE = 120
+"""Time that a process may take to save its work when it is asked to end."""
+# Not forked: JAX has threads, and a forked thread pool hangs.
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+def no_progress(done: int, total: int) -> None:
+    """Ignore progress."""
+
+
+def available_cores() -> set[int]:
+    """The cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return os.sched_getaffinity(0)
+    return set(range(os.cpu_count() or 1))
+
+
+def default_workers() -> int:
+    """One worker per core that this process may use."""
+    return len(available_cores())
+
+
+@runtime_checkable
+class Pool(Protocol):
+    """Where work is done: `workers` tasks at a time, the rest in turn."""
+
+    workers: int
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        """Schedule a call."""
+        ...
+
+
+def run_batches(
+    work: Callable[[Any], Arrays],
+    tasks: Iterable[Any],
+    *,
+    workers: int | Pool,
+    parts: pathlib.Path | None = None,
+) -> Generator[Arrays, None, None]:
+    """`work(task)` for each task, in order. Finished batches are kept in `parts`, and found again there.
+
+    `work` must be importable, its results must depend on the task alone, and `parts` must belong to this
+    job alone. Tasks may be endless: only a few more than requested are started. `workers` is a number of
+    local processes, or a pool, which may be a cluster.
+    """
+    if isinstance(workers, int) and workers < 1:
+        raise ValueError(f"workers must be at least 1, not {workers}")
+    if parts is not None:
+        parts.mkdir(parents=True, exist_ok=True)
+    if workers == 1:
+        for number, task in enumerate(tasks):
+            yield _kept(parts, number) or _keep(parts, number, work(task))
+        return
+    with _pool(workers) as (submit, count):
+        numbered = enumerate(tasks)
+        pending = deque()
+
+        def start_next() -> None:
+            for number, task in numbered:
+                pending.append((number, _kept(parts, number) or submit(work, task)))
+                return
+
+        try:
+            for _ in range(2 * count):
+                start_next()
+            while pending:
+                number, result = pending.popleft()
+                arrays = result if isinstance(result, dict) else _keep(parts, number, result.result())
+                start_next()
+                yield arrays
+        except BrokenProcessPool:
+            raise ChildProcessError(
+                "worker died (out of memory?); finished work is kept, run the command again to continue, "
+                "with fewer workers if it happens again"
+            ) from None
+        finally:
+            for _, result in pending:
+                if isinstance(result, Future):
+                    result.cancel()
+
+
+@contextmanager
+def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
+    """What takes work, and how much of it at a time."""
+    if not isinstance(workers, int):
+        yield workers.submit, workers.workers
+        return
+    with ProcessPoolExecutor(workers, mp_context=_SPAWN, initializer=end_with_parent) as pool:
+        yield pool.submit, workers
+
+
+def forget(parts: pathlib.Path) -> None:
+    """Remove the kept batches of a job whose result is written."""
+    shutil.rmtree(parts, ignore_errors=True)
+
+
+def _kept(parts: pathlib.Path | None, number: int) -> Arrays | None:
+    if parts is None:
+        return None
+    try:
+        return safetensors.numpy.load_file(parts / f"{number:06d}.part")
+    except (OSError, safetensors.SafetensorError):
+        return None  # not there yet, or cut short
+
+
+def _keep(parts: pathlib.Path | None, number: int, arrays: Arrays) -> Arrays:
+    if parts is not None:
+        write_whole(parts / f"{number:06d}.part", safetensors.numpy.save(arrays))
+    return arrays
+
+
+def end_with_parent() -> None:
+    """In a worker: exit when the parent is gone, and leave interruptions from the keyboard to it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            parent.join()
+            os._exit(1)
+
+    threading.Thread(target=watch, daemon=True).start()
+
+
+class WorkError(ValueError):
+    """What a call raised, and where; it is not tried again."""
+
+
+def devices_here() -> tuple[str, int]:
+    """The platform and number of this machine's devices.
+
+    Asked in a process of its own: one that has looked holds an accelerator's memory until it ends.
+    """
+    code = "import jax; print(jax.default_backend(), jax.local_device_count())"
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    if found.returncode:
+        raise ChildProcessError(f"JAX does not start here: {found.stderr.strip().splitlines()[-1]}")
+    platform, count = found.stdout.split()
+    return platform, default_workers() if platform == "cpu" else int(count)
+
+
+class Processes:
+    """A local pool: a new process for every call, on a device that no other one uses.
+
+    On a CPU a device is a share of the cores.
+
+    Args:
+      workers: processes at a time. Default: one per device.
+      retries: how often a process that dies is started again.
+    """
+
+    def __init__(self, workers: int | None = None, retries: int = 3):
+        if workers is not None and workers < 1:
+            raise ValueError(f"workers must be at least 1, not {workers}")
+        self._platform, number = devices_here()
+        self.workers, self.retries = workers or number, retries
+        self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
+        for slot in range(self.workers):
+            self._slots.put(slot)
+        self._threads = ThreadPoolExecutor(self.workers)
+        self._alive: set[Any] = set()
+        self._closing, self._lock = False, threading.Lock()
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        """Schedule a call. It raises `WorkError`, or `ChildProcessError` if its process died too often."""
+        return self._threads.submit(self._persist, work, arguments)
+
+    def _persist(self, work: Callable[..., Any], arguments: tuple) -> Any:
+        slot = self._slots.get()
+        try:
+            for _ in range(self.retries + 1):
+                with suppress(EOFError):
+                    return _result(self._once(slot, work, arguments))
+                if self._closing:
+                    break
+        finally:
+            self._slots.put(slot)
+        raise ChildProcessError(f"its process died {self.retries + 1} times (out of memory?)")
+
+    def _once(self, slot: int, work: Callable[..., Any], arguments: tuple) -> Any:
+        receiving, sending = _SPAWN.Pipe(duplex=False)
+        place = (slot, self.workers, self._platform)
+        process = _SPAWN.Process(target=_in_a_slot, args=(place, sending, work, arguments))
+        with self._lock:
+            if self._closing:
+                raise EOFError
+            process.start()
+            self._alive.add(process)
+        sending.close()
+        try:
+            return receiving.recv()
+        finally:
+            process.join()
+            self._alive.discard(process)
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Ask what is running to save and end, and start nothing more."""
+        with self._lock:
+            self._closing, alive = True, list(self._alive)
+        for process in alive:
+            process.terminate()
+        deadline = time.monotonic() + SECONDS_TO_SAVE
+        for process in alive:
+            process.join(max(0.0, deadline - time.monotonic()))
+            if process.is_alive():
+                process.kill()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+
+
+class RayTasks:
+    """A pool on a Ray cluster, with the extra `ray`. Folders must be on a file system that all nodes share.
+
+    Args:
+      address: of the cluster, "auto" for the one that this machine belongs to, or "local" to start one here.
+      workers: of a local cluster, tasks at a time. Default: one per core.
+      retries: how often a task whose worker dies is started again, by Ray.
+      accelerators: per task: 1 for a run on a GPU.
+      reuse: let one process do many calls, such as batches of levels: they hold no device.
+    """
+
+    def __init__(
+        self,
+        address: str = "local",
+        workers: int | None = None,
+        retries: int = 3,
+        accelerators: int = 0,
+        reuse: bool = False,
+    ):
+        try:
+            import ray
+        except ImportError:
+            raise ValueError("Ray is not installed: pip install 'looped-actor[ray]'") from None
+        self._ray = ray
+        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
+        if address == "local":
+            # Of this machine and for this command only.
+            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
+            options["_node_ip_address"] = "127.0.0.1"
+        elif workers is not None:
+            raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
+        else:
+            options["address"] = address
+        try:
+            ray.init(**options)
+        except (ConnectionError, RuntimeError) as error:
+            raise ValueError(f"no Ray cluster at {address}: {error}") from None
+        # JAX keeps its device until the process ends: a process is used once.
+        limits: Any = {"num_gpus": accelerators, "max_retries": retries, "max_calls": 0 if reuse else 1}
+        self._run = ray.remote(**limits)(_answer)
+        self.workers = max(1, int(ray.cluster_resources().get("GPU" if accelerators else "CPU", 1)))
+
+    def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
+        """Schedule a call. It raises `WorkError`, or `ChildProcessError` if its worker died too often."""
+        told: Future = Future()
+
+        def tell(answer: Future) -> None:
+            try:
+                told.set_result(_result(answer.result()))
+            except Exception as error:
+                died = ChildProcessError(f"its worker died: {str(error).splitlines()[0]}")
+                told.set_exception(error if isinstance(error, WorkError) else died)
+
+        self._run.remote(work, arguments).future().add_done_callback(tell)
+        return told
+
+    def __enter__(self) -> "RayTasks":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        """Leave the cluster, or end the one that was started here."""
+        self._ray.shutdown()
+
+
+class Standing(NamedTuple):
+    """How far a job is, as its files say."""
+
+    done: float
+    """From 0 to 1."""
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A call with a name."""
+
+    name: str
+    work: Callable[..., Any]
+    arguments: tuple = ()
+    standing: Callable[[], Standing] = field(default=lambda: Standing(0.0))
+    """Called while the job runs, in this process."""
+
+
+class Status(NamedTuple):
+    """A row of the table of jobs."""
+
+    name: str
+    state: Literal["waiting", "running", "finished", "failed"]
+    standing: Standing
+
+
+def fan_out(
+    jobs: Sequence[Job],
+    pool: Pool,
+    show: Callable[[Sequence[Status]], None] = lambda statuses: None,
+    seconds: float = 1.0,
+) -> None:
+    """Run all jobs, telling `show` how they stand; then raise an error if some failed."""
+    if len({job.name for job in jobs}) < len(jobs):
+        raise ValueError("two jobs have the same name")
+    futures = {job.name: pool.submit(job.work, *job.arguments) for job in jobs}
+    ended = False
+    while not ended:
+        ended = all(future.done() for future in futures.values())
+        show([_status(job, futures[job.name]) for job in jobs])
+        time.sleep(0 if ended else seconds)
+    failed = {name: future.exception() for name, future in futures.items() if future.exception()}
+    if failed:
+        told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
+        raise ChildProcessError(
+            f"{len(failed)} of {len(jobs)} failed; the same command retries them:\n{told}"
+        )
+
+
+def _status(job: Job, future: Future) -> Status:
+    standing = job.standing()
+    if future.done():
+        return Status(job.name, "failed" if future.exception() else "finished", standing)
+    return Status(job.name, "running" if future.running() or standing.done else "waiting", standing)
+
+
+def _answer(work: Callable[..., Any], arguments: tuple) -> tuple[bool, Any]:
+    """The result of a call, or what it raised, in words: exceptions do not always travel."""
+    try:
+        return True, work(*arguments)
+    except Exception as error:
+        place = traceback.extract_tb(error.__traceback__)[-1]
+        where = f"{pathlib.Path(place.filename).name}:{place.lineno}"
+        return False, f"{error} ({type(error).__name__} at {where})"
+
+
+def _result(answer: tuple[bool, Any]) -> Any:
+    worked, value = answer
+    if not worked:
+        raise WorkError(value)
+    return value
+
+
+def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, arguments: tuple) -> None:
+    """In a new process: take the slot's device, and work."""
+    slot, slots, platform = place
+    end_with_parent()
+    if platform == "cpu":
+        if hasattr(os, "sched_setaffinity"):
+            cores = sorted(available_cores())
+            os.sched_setaffinity(0, set(cores[slot % len(cores) :: min(slots, len(cores))]))
+    else:
+        # Read when JAX first looks for devices, which is after this.
+        os.environ["CUDA_VISIBLE_DEVICES" if platform == "gpu" else "TPU_VISIBLE_CHIPS"] = str(slot)
+    sending.send(_answer(work, arguments))

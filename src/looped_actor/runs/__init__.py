@@ -1,0 +1,1 @@
+"""Runs and policies: configurations, presets, one object per kind of run, folders, evaluation, export."""

@@ -1,0 +1,257 @@
+"""A run on OGBench's worlds, from its configuration: data, trainer, evaluation, cost."""
+
+import hashlib
+import pathlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from looped_actor.algorithms import Weights, deciding
+from looped_actor.devices import all_devices, on_one_device
+from looped_actor.evaluation.worlds import WorldPlayer, world_summary
+from looped_actor.loop.rng import Stream, addressed_key, folded
+from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
+from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
+from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.ogbench import dataset_name
+from looped_actor.processes import Progress, default_workers, no_progress
+from looped_actor.runs.base import Run
+from looped_actor.runs.config import OfflineConfig, read_provenance
+from looped_actor.runs.cost import (
+    MOST_EXAMPLES,
+    PASSES_OF_AN_UPDATE,
+    Counted,
+    Estimate,
+    count_parameters,
+    fastest,
+    update_memory,
+)
+from looped_actor.runs.policy import Policy, Program, abstract_net, build_net, definition_of
+from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.training import Nets, OfflineState, Trainer, gciql_trainer
+
+DATA_FOLDER = "data"
+SPLITS = ("train", "held_out")
+HELD_OUT_EXAMPLES = 2048
+"""Transitions of the held-out data on which the action error is measured."""
+TYPICAL_TRANSITIONS = 1_000_000
+"""Of OGBench's datasets; cube-triple's has three times as many."""
+VALUE_PASSES, CRITIC_PASSES = 4, 6
+"""Of GCIQL's value and critics: learned, asked about the next state, as targets, and through to the actor."""
+
+
+@dataclass(frozen=True)
+class ControlRun(Run):
+    """The parts of a run, made from its configuration and folder; see `Run`."""
+
+    config: OfflineConfig
+    parameters_in_state = "learner.parameters.actor"
+
+    @property
+    def control(self) -> "ControlRun":
+        """This plays OGBench's worlds."""
+        return self
+
+    @property
+    def material(self) -> pathlib.Path:
+        """The folder of collected data."""
+        return self.folder / DATA_FOLDER
+
+    def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
+        """Collect data where none is given or there yet; returns checksums by split."""
+        config = self.config
+        if not config.data.train and not self.data_path("train").exists():
+            job = CollectionJob(
+                config.task, config.data.transitions, config.seed, config.data.episode_transitions
+            )
+            collect(job, self.material, workers=default_workers(), progress=progress)
+        sums = {split: _checksum(self.data_path(split)) for split in SPLITS}
+        for split in SPLITS:
+            self.data(split)  # whatever is wrong with it is said before the run begins
+        return sums
+
+    def data_path(self, split: str) -> pathlib.Path:
+        """Where the data of a split lies."""
+        given = self.config.data.train or self.material / f"{dataset_name(self.config.task)}.npz"
+        path = pathlib.Path(given)
+        return path if split == "train" else path.with_name(path.stem + "-val.npz")
+
+    def data(self, split: str) -> Dataset:
+        """The data of a split, if it fits the world and is what the run began with."""
+        path, expected = self.data_path(split), read_provenance(self.folder).get(split)
+        if expected and _checksum(path) != expected:
+            raise DatasetError(f"{path}: this is not the data that the run began with")
+        data = open_dataset(path, self.config.data.mapped)
+        shape = self.config.shape
+        if (data.states.shape[1], data.actions.shape[1]) != (shape.size, shape.actions):
+            raise DatasetError(
+                f"{path} has states of {data.states.shape[1]} numbers and actions of "
+                f"{data.actions.shape[1]}; {self.config.task} has {shape.size} and {shape.actions}"
+            )
+        return data
+
+    @property
+    def nets(self) -> Nets:
+        """How to build the three nets."""
+        shape, hidden = self.config.shape, self.config.gciql.hidden
+        return Nets(
+            value=lambda rngs: GoalValue(shape.size, hidden, rngs=rngs),
+            critics=lambda rngs: TwinGoalCritics(shape.size, shape.actions, hidden, rngs=rngs),
+            actor=lambda rngs: build_net(self.config, rngs),
+        )
+
+    @property
+    def _dtype(self) -> Any:
+        return jnp.float64 if self.config.double_precision else jnp.float32
+
+    @property
+    def trainer(self) -> Trainer:
+        """What learns. Opens the training data."""
+        return self._trainer
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        config, mesh = self.config, self.mesh
+        assert mesh is not None
+        data, mapped = self.data("train"), config.data.mapped
+        given = config.gciql, config.goals, data, self.nets, config.iterations, mesh
+        return gciql_trainer(*given, mapped=mapped, dtype=self._dtype)
+
+    def player(self, **options: Any) -> WorldPlayer:
+        """Plays the world's tasks with policies of this configuration. Close it when done."""
+        config = self.config
+        own = {"episodes": config.episodes, "acting": config.acting, "time_limit": config.time_limit}
+        return WorldPlayer(config.task, definition_of(config), **(own | options))
+
+    @cached_property
+    def _player(self) -> WorldPlayer:
+        return self.player()
+
+    def evaluate(self, state: OfflineState) -> Mapping[str, Any]:
+        """Play the world's tasks, and see how far actions are from those of the held-out data."""
+        played = self._player.play(state.weights)
+        error = self._action_error(on_one_device(state.weights), *self._held_out)
+        facts = world_summary(played, self.config.chosen_arm.max_loops)
+        return facts | {"held_out_action_error": float(error)}
+
+    @cached_property
+    def _held_out(self) -> tuple[GoalObservation, Array]:
+        """Some transitions of the held-out data, each on the way to what followed it."""
+        data, config = self.data("held_out"), self.config
+        key = addressed_key(jax.random.key_data(jax.random.key(0)), Stream.EXAMPLE)
+        drawn = jax.vmap(lambda i: draw(data.index, folded(key, i), config.goals, config.gciql.discount))(
+            jnp.arange(HELD_OUT_EXAMPLES)
+        )
+        row, goal = np.asarray(drawn.row), np.asarray(drawn.actor_goal)
+        state, goal, action = (
+            jnp.asarray(table[rows], self._dtype)
+            for table, rows in ((data.states, row), (data.states, goal), (data.actions, row))
+        )
+        return GoalObservation(state, goal), action
+
+    @cached_property
+    def _action_error(self) -> Callable[[Weights, GoalObservation, Array], Array]:
+        """Mean squared distance of the policy's actions from those of the data."""
+        definition = definition_of(self.config)
+
+        def error(weights: Weights, observation: GoalObservation, action: Array) -> Array:
+            return jnp.mean((deciding(definition, weights)(observation).distribution.mode() - action) ** 2)
+
+        return jax.jit(error)
+
+    def play(
+        self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
+    ) -> dict[str, Any]:
+        """Play episodes of the world's tasks."""
+        for option in ("levels", "solutions"):
+            if getattr(request, option) is not None:
+                raise ValueError(f"{self.config.task} has no {option}: leave --{option} out")
+        halting = policy.rule(request)
+        asked: Any = {"tasks": request.tasks, "workers": request.workers, "halting": halting}
+        player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
+        try:
+            most = (halting or self.config.chosen_arm).max_loops
+            facts = world_summary(player.play(policy.weights, progress), most)
+            if request.baselines:
+                facts["baselines"] = {"random": world_summary(player.play_at_random(progress), 1)}
+        finally:
+            player.close()
+        return facts
+
+    def program(self, board: tuple[int, int] | None = None) -> Program:
+        """What an exported policy reads and returns."""
+        if board is not None:
+            raise ValueError(f"{self.config.task} has no board: leave --board out")
+        vector = jax.ShapeDtypeStruct((self.config.shape.size,), jnp.float32)
+
+        def outputs(decision: Any) -> dict[str, Array]:
+            mean = decision.distribution.mean
+            return {"action": jnp.clip(mean, -1, 1), "mean": mean}
+
+        return Program({"state": vector, "goal": vector}, GoalObservation, outputs)
+
+    def count(self, loops: float | None = None) -> Counted:
+        """Parameters and FLOPs at a number of loops. Default: at the cap."""
+        arm, shape = self.config.chosen_arm, self.config.shape
+        loops = arm.max_loops if loops is None else loops
+        value, critics, actor = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in self.nets)
+        flops = actor.flops(shape.observation(1), loops)
+        passes = PASSES_OF_AN_UPDATE + (0 if arm.halting is None else 1)  # what loops thinks first
+        judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
+        parameters = sum(count_parameters(net) for net in (value, critics, actor))
+        return Counted(parameters, flops, self.config.gciql.batch * (passes * flops + judging))
+
+    def seconds_per_step(self, examples: int) -> float:
+        """Of one device like this process's first, timed on a few examples."""
+        rows, shape, config = 1000, self.config.shape, self.config
+        chance = np.random.default_rng(0)
+        data = Dataset(
+            chance.normal(size=(rows, shape.size)).astype(np.float32),
+            chance.uniform(-1, 1, (rows, shape.actions)).astype(np.float32),
+            EpisodeIndex(np.arange(rows - 1, dtype=np.int32), np.full(rows, rows - 2, np.int32)),
+        )
+        few = replace(config.gciql, batch=examples, updates_per_iteration=1)
+        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1))
+        state = trainer.begin(config.seed)
+        return config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
+
+    def cost(self, devices: int) -> Estimate:
+        """Of the whole run."""
+        config, shape, gciql = self.config, self.config.shape, self.config.gciql
+        counted, per_device = self.count(), -(-gciql.batch // devices)
+        rows = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
+        updates = config.iterations * gciql.updates_per_iteration
+        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
+        return Estimate(
+            counted=counted,
+            max_loops=config.chosen_arm.max_loops,
+            experience="the data, on each device",
+            experience_bytes=0 if config.data.mapped else rows * 4 * (shape.size + shape.actions + 2),
+            update_bytes=update_memory(abstract_net(config), shape.observation(per_device)).activations,
+            state_bytes=3 * 4 * counted.parameters,
+            iterations=config.iterations,
+            updates=updates,
+            devices=devices,
+            seconds=updates * seconds / devices,
+        )
+
+    def close(self) -> None:
+        """Release the worker processes of evaluations."""
+        self._player.close()
+
+
+def _checksum(path: pathlib.Path) -> str:
+    if not path.is_file():
+        raise DatasetError(
+            f"{path}: there is no such file; make it with `looped-actor ogbench collect`, fetch it with "
+            "`looped-actor ogbench download`, or give --data NAME.npz, with NAME-val.npz beside it"
+        )
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,62 @@
+"""A policy for those who have JAX and not this package: its numbers, and itself as a StableHLO program."""
+
+import json
+import pathlib
+from typing import Any
+
+import jax
+import numpy as np
+from jax.export import export, symbolic_shape
+
+from looped_actor.algorithms import deciding
+from looped_actor.codec import to_json
+from looped_actor.files import write_whole
+from looped_actor.loop import EarlyExit
+from looped_actor.runs.folder import run_of
+from looped_actor.runs.policy import Policy, save_policy
+from looped_actor.runs.requests import ExportRequest
+
+PROGRAM_FILE = "policy.stablehlo"
+SIGNATURE_FILE = "signature.json"
+FORMAT = "looped-actor program 1"
+BATCH = "batch"
+"""The name of the axis whose length is left open."""
+
+
+def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> dict[str, Any]:
+    """Write a policy and its program into a folder; returns the program's signature."""
+    config, halting = policy.config, policy.rule(request)
+    weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), policy.weights)
+    program = run_of(config, policy.folder).program(request.board)
+    decide: Any = deciding(policy.definition, weights)
+
+    def act(*inputs: jax.Array) -> dict[str, jax.Array]:
+        # Other executions want to know the batch.
+        decision = decide(program.observation(*inputs), halting=halting, execution=EarlyExit())
+        return {**program.outputs(decision), "loops": decision.loop.loops}
+
+    (batch,) = symbolic_shape(BATCH)
+    shapes = [jax.ShapeDtypeStruct((batch, *one.shape), one.dtype) for one in program.inputs.values()]
+    exported = export(jax.jit(act), platforms=tuple(request.platforms))(*shapes)
+    rule = halting or policy.halting
+    results = jax.tree.unflatten(exported.out_tree, exported.out_avals)
+    signature = {
+        "format": FORMAT,
+        "program": PROGRAM_FILE,
+        "platforms": list(exported.platforms),
+        "jax": jax.__version__,
+        "task": config.task,
+        "arm": config.arm,
+        "learner": config.algorithm,
+        "halting": None if rule is None else to_json(rule),
+        "inputs": {name: _shape(shape) for name, shape in zip(program.inputs, shapes, strict=True)},
+        "outputs": {name: _shape(shape) for name, shape in results.items()},
+    }
+    save_policy(config, weights, out)
+    write_whole(out / PROGRAM_FILE, bytes(exported.serialize()))
+    write_whole(out / SIGNATURE_FILE, (json.dumps(signature, indent=1) + "\n").encode())
+    return signature
+
+
+def _shape(shape: Any) -> dict[str, Any]:
+    return {"shape": [BATCH, *shape.shape[1:]], "dtype": str(shape.dtype)}

@@ -1,0 +1,258 @@
+"""A run on a puzzle, from its configuration: levels, environment, trainer, evaluation, cost."""
+
+import pathlib
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array
+
+from looped_actor.envs import Boxoban, RushHour
+from looped_actor.evaluation.agreement import Agreement
+from looped_actor.evaluation.baselines import baseline_facts
+from looped_actor.evaluation.levels import LevelPlayer, summary
+from looped_actor.levels import LevelBank, generate, open_bank, open_solutions, write_bank
+from looped_actor.levels.replay import solution_cells
+from looped_actor.loop import HaltingRule, Packed
+from looped_actor.processes import Progress, default_workers, no_progress
+from looped_actor.runs.base import Run
+from looped_actor.runs.config import OnlineConfig, read_provenance
+from looped_actor.runs.cost import (
+    MOST_EXAMPLES,
+    PASSES_OF_AN_UPDATE,
+    Counted,
+    Estimate,
+    count_parameters,
+    fastest,
+    surrogate_gradient,
+    surrogate_loss,
+    update_memory,
+)
+from looped_actor.runs.policy import Policy, Program, abstract_net, build_net, definition_of
+from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.solvers import BoxobanTeacher, RushHourTeacher, SolveStatus
+from looped_actor.solvers.advice import planes_of
+from looped_actor.training import OnlineState, Trainer, imitation_trainer, ppo_trainer
+
+ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
+TEACHERS = {"boxoban": BoxobanTeacher, "rush-hour": RushHourTeacher}
+LEVELS_FOLDER = "levels"
+SPLITS = ("train", "held_out")
+
+
+@dataclass(frozen=True)
+class PuzzleRun(Run):
+    """The parts of a run, made from its configuration and folder; see `Run`."""
+
+    config: OnlineConfig
+    parameters_in_state = "learner.parameters"
+
+    @property
+    def puzzle(self) -> "PuzzleRun":
+        """This plays a puzzle."""
+        return self
+
+    @property
+    def material(self) -> pathlib.Path:
+        """The folder of generated levels."""
+        return self.folder / LEVELS_FOLDER
+
+    def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
+        """Generate levels where none are given or there yet; returns checksums by split."""
+        levels, paths = self.config.levels, {split: self.material / f"{split}.levels" for split in SPLITS}
+        if not levels.train and not all(path.is_file() for path in paths.values()):
+            assert levels.recipe is not None
+            options: Any = {"workers": default_workers(), "progress": progress}
+            wanted = {"held_out": levels.held_out_count}
+            banks = generate(levels.held_out_recipe or levels.recipe, wanted, **options)
+            wanted = {"train": levels.train_count}
+            banks |= generate(levels.recipe, wanted, without=banks["held_out"], **options)
+            for split, path in paths.items():
+                write_bank(banks[split], path)
+        return {split: self.bank(split).info.checksum for split in SPLITS}
+
+    def bank(self, split: str) -> LevelBank:
+        """The levels of a split, if they are those that the run began with."""
+        bank = open_bank(getattr(self.config.levels, split) or self.material / f"{split}.levels")
+        self._check(bank)
+        if read_provenance(self.folder).get(split, bank.info.checksum) != bank.info.checksum:
+            raise ValueError(f"{bank.name}: these are not the levels that the run began with")
+        return bank
+
+    def bank_to_play(self, levels: pathlib.Path | None = None) -> LevelBank:
+        """The bank that is given, or the one held out in training, where the policy's folder leads to it."""
+        own = pathlib.Path(LEVELS_FOLDER, "held_out.levels")
+        beside = [self.folder / own, self.folder.parent / own]
+        default = self.config.levels.held_out or next((p for p in beside if p.exists()), beside[0])
+        bank = open_bank(levels or default)
+        self._check(bank)
+        return bank
+
+    def _check(self, bank: LevelBank) -> None:
+        """Raise an error if the run cannot be played on a bank."""
+        config, board = self.config, (bank.info.height, bank.info.width)
+        if bank.info.game != config.task:
+            raise ValueError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
+        if board != config.board and config.arm == "drc":
+            raise ValueError(
+                f"{bank.name} has boards of {board[0]}x{board[1]}; this DRC was made for "
+                f"{config.board[0]}x{config.board[1]}, the one arm that plays boards of one size only"
+            )
+
+    def environment(self, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
+        """The puzzle, with all levels of a bank or its first `count`."""
+        return ENVIRONMENTS[self.config.task](bank.on_device(count), self.config.time_limit)
+
+    @property
+    def trainer(self) -> Trainer:
+        """What learns. Opens the training levels."""
+        return self._trainer
+
+    @cached_property
+    def _trainer(self) -> Trainer:
+        config = self.config
+        parts: Any = {
+            "env": self.environment(self.bank("train")),
+            "build": lambda rngs: build_net(config, rngs),
+            "iterations": config.iterations,
+            "mesh": self.mesh,
+            "dtype": jnp.float64 if config.double_precision else jnp.float32,
+            "acting": config.acting,
+        }
+        if config.learner == "imitation":
+            return imitation_trainer(config.imitation, **parts, teacher=TEACHERS[config.task]())
+        return ppo_trainer(config.ppo, **parts)
+
+    def player(
+        self, bank: LevelBank, *, halting: HaltingRule | None = None, count: int | None = None
+    ) -> LevelPlayer:
+        """Plays the levels of a bank, or its first `count`, with policies of this configuration."""
+        assert self.mesh is not None
+        config, count = self.config, len(bank) if count is None else min(count, len(bank))
+        most = (halting or config.chosen_arm).max_loops
+        env = self.environment(bank, count)
+        return LevelPlayer(env, count, definition_of(config), most, self.mesh, halting, config.acting)
+
+    def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
+        """Play the held-out levels; with imitation, also ask for the first thing it learns."""
+        player, bank = self._held_out
+        facts = summary(player.play(state.weights), _first(bank.columns.get("moves"), player.levels))
+        if self.config.learner == "imitation":
+            facts |= self._agreement.measure(state.weights)
+        return facts
+
+    @cached_property
+    def _held_out(self) -> tuple[LevelPlayer, LevelBank]:
+        bank = self.bank("held_out")
+        return self.player(bank, count=self.config.levels.evaluate_count), bank
+
+    @cached_property
+    def _agreement(self) -> Agreement:
+        player, bank = self._held_out
+        return self.agreement(bank, player.levels)
+
+    def agreement(self, bank: LevelBank, count: int) -> Agreement:
+        """Compares policies with the solver along optimal solutions of a bank's first levels."""
+        cells = np.concatenate([solution_cells(bank.board(level)) for level in range(count)])
+        observation = planes_of(cells, self.config.shape.planes)
+        advice = TEACHERS[self.config.task]().advise(observation)
+        return Agreement(definition_of(self.config), observation, advice.optimal)
+
+    def play(
+        self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
+    ) -> dict[str, Any]:
+        """Play every level of a bank once."""
+        bank = self.bank_to_play(request.levels)
+        player = self.player(bank, halting=policy.rule(request), count=request.count)
+        moves = _first(_optimal_moves(request.solutions, bank), player.levels)
+        facts = {
+            "bank": bank.name,
+            "bank_checksum": bank.info.checksum,
+            "time_limit": self.config.time_limit,
+            **summary(player.play(policy.weights, progress), moves),
+        }
+        if request.baselines:
+            boards = [bank.board(level) for level in range(player.levels)]
+            facts["baselines"] = baseline_facts(boards, self.config.time_limit)
+        return facts
+
+    def program(self, board: tuple[int, int] | None = None) -> Program:
+        """What an exported policy reads and returns, on boards of any size."""
+        shape = self.config.shape
+        if board is not None and board != shape.grid and self.config.arm == "drc":
+            raise ValueError(f"this DRC plays boards of {shape.grid}, and no others")
+        if board is not None and min(board) < 1:
+            raise ValueError(f"a board of {board[0]} x {board[1]} has no cells")
+        shape = shape if board is None else replace(shape, grid=board)
+        inputs = {"observation": jax.ShapeDtypeStruct(shape.observation(1).shape[1:], jnp.uint8)}
+
+        def outputs(decision: Any) -> dict[str, Array]:
+            policy = decision.distribution
+            return {"action": policy.mode(), "logits": policy.logits, "value": decision.value}
+
+        return Program(inputs, lambda observation: observation, outputs)
+
+    def count(self, loops: float | None = None) -> Counted:
+        """Parameters and FLOPs at a number of loops. Default: at the cap."""
+        net = abstract_net(self.config)
+        loops = self.config.chosen_arm.max_loops if loops is None else loops
+        flops = net.flops(self.config.shape.observation(1), loops)
+        passes = 1 + PASSES_OF_AN_UPDATE * self.config.learning.epochs
+        return Counted(count_parameters(net), flops, flops * passes)
+
+    def seconds_per_step(self, examples: int) -> float:
+        """Of one device like this process's first, timed on a few examples; without a solver's time."""
+        net = build_net(self.config, nnx.Rngs(self.config.seed))
+        definition, parameters, fixed = nnx.split(net, nnx.Param, ...)
+        shape = self.config.shape.observation(examples).shape
+        observation = jax.random.bernoulli(jax.random.key(0), 0.3, shape).astype(jnp.float32)
+
+        def decide(parameters: nnx.State, fixed: nnx.State, observation: Array) -> Array:
+            net = nnx.merge(definition, parameters, fixed)
+            return surrogate_loss(net(observation, execution=Packed()))
+
+        acting, learning = (
+            fastest(lambda work=work: work(parameters, fixed, observation)) / examples
+            for work in (jax.jit(decide), jax.jit(surrogate_gradient(net, Packed())))
+        )
+        return acting + self.config.learning.epochs * learning
+
+    def cost(self, devices: int) -> Estimate:
+        """Of the whole run."""
+        config, learning = self.config, self.config.learning
+        counted, per_device = self.count(), -(-learning.minibatch // devices)
+        board = config.board[0] * config.board[1] * config.shape.planes
+        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
+        observation = config.shape.observation(per_device)
+        return Estimate(
+            counted=counted,
+            max_loops=config.chosen_arm.max_loops,
+            experience="a rollout, over all devices",
+            experience_bytes=learning.steps_per_iteration * (board + 8 * 4 + 2),
+            update_bytes=update_memory(abstract_net(config), observation).activations,
+            state_bytes=3 * 4 * counted.parameters,
+            iterations=config.iterations,
+            updates=config.iterations * learning.updates_per_iteration,
+            devices=devices,
+            seconds=config.iterations * learning.steps_per_iteration * seconds / devices,
+        )
+
+
+def _first(values: np.ndarray | None, count: int) -> np.ndarray | None:
+    return None if values is None else values[:count]
+
+
+def _optimal_moves(solutions: pathlib.Path | None, bank: LevelBank) -> np.ndarray | None:
+    if solutions is None:
+        return bank.columns.get("moves")
+    found = open_solutions(solutions)
+    if found.job.bank_checksum != bank.info.checksum or found.job.first != 0:
+        raise ValueError(f"{solutions}: these are not the solutions of {bank.name} from its first level on")
+    if len(found) < len(bank) or (found.status != SolveStatus.SOLVED.value).any():
+        raise ValueError(f"{solutions}: not all levels of {bank.name} were solved")
+    return found.move_counts

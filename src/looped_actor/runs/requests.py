@@ -1,0 +1,50 @@
+"""What can be asked of a policy. Nothing heavy is imported: `--help` shows these."""
+
+import pathlib
+from dataclasses import dataclass
+
+from looped_actor.names import Platform
+
+
+@dataclass(frozen=True)
+class HaltingChange:
+    """How a looped policy is to halt, where not as in training."""
+
+    max_loops: int | None = None
+    """Override the maximum number of loops."""
+    min_loops: int | None = None
+    """Override the minimum number of loops."""
+    threshold: float | None = None
+    """Override the KL below which to halt."""
+
+
+@dataclass(frozen=True)
+class EvaluationRequest(HaltingChange):
+    """What to play, and how."""
+
+    levels: pathlib.Path | None = None
+    """Puzzles: the bank to play. Default: the one held out in training."""
+    solutions: pathlib.Path | None = None
+    """Puzzles: optimal solutions of that bank, by `looped-actor levels solve`, where it has no lengths."""
+    count: int | None = None
+    """Play the first N levels, or N episodes per task."""
+    baselines: bool = False
+    """Play also at random, and puzzles greedily, which is slow."""
+    tasks: tuple[int, ...] = (1, 2, 3, 4, 5)
+    """Robots: which of the world's five tasks."""
+    workers: int | None = None
+    """Robots: processes that step MuJoCo. Default: one per core."""
+
+    def __post_init__(self) -> None:
+        if self.count is not None and self.count < 1:
+            raise ValueError(f"count is {self.count}; it must be at least 1")
+
+
+@dataclass(frozen=True)
+class ExportRequest(HaltingChange):
+    """How to export a policy."""
+
+    board: tuple[int, int] | None = None
+    """Puzzles: rows and columns of the boards that the program reads. Default: as in training."""
+    platforms: tuple[Platform, ...] = ("cpu", "cuda", "tpu")
+    """What the program is to run on."""

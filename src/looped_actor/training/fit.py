@@ -1,0 +1,223 @@
+"""The loop that every training run goes through: iterate, write down, evaluate, save, stop cleanly."""
+
+import json
+import math
+import pathlib
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import Enum
+from typing import Any, NamedTuple
+
+import jax
+
+from looped_actor.files import write_whole
+from looped_actor.training.checkpoint import Bookmark, Checkpoints
+from looped_actor.training.metrics import Dashboard, TableFile, TimingsFile
+from looped_actor.training.trainer import Trainer
+
+CHECKPOINTS_FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """What is done when, in iterations."""
+
+    iterations: int
+    evaluate_every: int
+    checkpoint_every: int
+    keep_checkpoints: int = 3
+    """How many of the newest; the best one is kept besides."""
+    max_skipped_in_a_row: int = 20
+    """Updates in a row with a loss or gradient that is not finite, after which the run gives up."""
+
+
+class Report(NamedTuple):
+    """What a progress bar shows."""
+
+    steps: int
+    all_steps: int
+    steps_per_second: float
+    success: float
+    """Of the episodes of this iteration; NaN where none ended."""
+    loops: float
+    utilisation: float
+    """Of the loops that the hardware computed, the share that was asked for."""
+    evaluated: float | None
+    """Success of the last evaluation."""
+
+
+class Ending(Enum):
+    """Why a run stopped."""
+
+    FINISHED = "finished"
+    INTERRUPTED = "interrupted"
+
+
+class BrokenTrainingError(ValueError):
+    """Too many updates in a row were not finite."""
+
+
+Evaluate = Callable[[Any], Mapping[str, Any]]
+"""A state to facts about it that JSON can hold; `success` and `loops` among them."""
+
+
+def fit(
+    trainer: Trainer,
+    folder: pathlib.Path,
+    *,
+    seed: int,
+    fingerprint: str,
+    schedule: Schedule,
+    evaluate: Evaluate,
+    report: Callable[[Report], None] = lambda report: None,
+) -> tuple[Any, Ending]:
+    """Train from the newest checkpoint in `folder`, or from the start where there is none.
+
+    Returns the last state. On SIGTERM or Ctrl-C the iteration under way is finished and saved. Raises
+    `BrokenTrainingError` where learning does not recover from numbers that are not finite; the last good
+    checkpoint is kept.
+    """
+    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints)
+    writer = _Writer(folder)
+    try:
+        with _stop_request() as asked_to_stop:
+            state, bookmark = trainer.begin(seed), Bookmark(0, 0, 0, fingerprint)
+            if checkpoints.iterations:
+                state, bookmark = checkpoints.restore(state)
+            writer.open(bookmark)
+            clock, evaluated = _Clock(), None
+            for iteration in range(bookmark.iteration + 1, schedule.iterations + 1):
+                steps = iteration * trainer.steps_per_iteration
+                state, metrics = trainer.iterate(state)
+                numbers = as_numbers(jax.device_get(metrics))
+                rate = clock.rate(trainer.steps_per_iteration)
+                writer.write(iteration, steps, numbers, rate)
+                _check(numbers, schedule, checkpoints)
+
+                last, stop, facts = iteration == schedule.iterations, asked_to_stop(iteration), None
+                if last or iteration % schedule.evaluate_every == 0:
+                    facts = evaluate(state)
+                    evaluated = float(facts["success"])
+                    writer.evaluation(steps, facts)
+                shown = numbers.get("success", math.nan), numbers["loops"], numbers["utilisation"], evaluated
+                report(Report(steps, schedule.iterations * trainer.steps_per_iteration, rate, *shown))
+                if last or stop or facts or iteration % schedule.checkpoint_every == 0:
+                    bookmark = Bookmark(iteration, steps, writer.position, fingerprint)
+                    checkpoints.save(state, bookmark, evaluated if facts else None)
+                if stop and not last:
+                    return state, Ending.INTERRUPTED
+                clock.start()
+            return state, Ending.FINISHED
+    finally:
+        checkpoints.close()
+        writer.close()
+
+
+def as_numbers(metrics: Any) -> dict[str, float | int]:
+    """The scalars of a named tuple, those of tuples within it among them, by name."""
+    numbers = {}
+    for name, value in metrics._asdict().items():
+        numbers |= as_numbers(value) if hasattr(value, "_asdict") else {name: value.item()}
+    return numbers
+
+
+class _Clock:
+    """Steps per second of training alone: evaluating and saving do not count."""
+
+    def __init__(self) -> None:
+        self.start()
+
+    def start(self) -> None:
+        self._start = time.perf_counter()
+
+    def rate(self, steps: int) -> float:
+        return steps / (time.perf_counter() - self._start)
+
+
+class _Writer:
+    """All files of a run but its checkpoints; the first process writes them."""
+
+    def __init__(self, folder: pathlib.Path):
+        self._folder, self._first, self.position = folder, jax.process_index() == 0, 0
+        self._table: TableFile | None = None
+        self._open: list[Any] = []
+
+    def open(self, bookmark: Bookmark) -> None:
+        if not self._first:
+            return
+        self.position = bookmark.metrics_position
+        (self._folder / "evaluations").mkdir(exist_ok=True)
+        self._timings = TimingsFile(self._folder / "timings.csv")
+        self._dashboard = Dashboard(self._folder / "tensorboard", bookmark.steps)
+        self._open += [self._timings, self._dashboard]
+
+    def write(self, iteration: int, steps: int, numbers: Mapping[str, float], rate: float) -> None:
+        if not self._first:
+            return
+        row = {"iteration": iteration, "steps": steps, **numbers}
+        if self._table is None:
+            self._table = TableFile(self._folder / "metrics.csv", list(row), self.position)
+            self._open.append(self._table)
+        self._table.append(row)
+        self.position = self._table.position
+        self._timings.append(steps, rate)
+        self._dashboard.show("training", {**numbers, "steps_per_second": rate}, steps)
+
+    def evaluation(self, steps: int, facts: Mapping[str, Any]) -> None:
+        if not self._first:
+            return
+        text = json.dumps(facts, indent=1)
+        write_whole(self._folder / "evaluations" / f"{steps:012d}.json", text.encode())
+        self._dashboard.show("evaluation", {name: facts[name] for name in ("success", "loops")}, steps)
+
+    def close(self) -> None:
+        for file in self._open:
+            file.close()
+
+
+def _check(numbers: Mapping[str, float], schedule: Schedule, checkpoints: Checkpoints) -> None:
+    in_a_row = numbers.get("skipped_in_a_row", 0)
+    if in_a_row < schedule.max_skipped_in_a_row:
+        return
+    checkpoints.wait()
+    there = checkpoints.iterations
+    good = (
+        f"the last good checkpoint is that of iteration {there[-1]}"
+        if there
+        else "there is no checkpoint yet"
+    )
+    raise BrokenTrainingError(
+        f"the loss or its gradient was not finite in the last {in_a_row:.0f} updates, and none was taken: "
+        f"training has broken down; {good}. Lower the learning rate, or look at rewards and observations"
+    )
+
+
+@contextmanager
+def _stop_request() -> Iterator[Callable[[int], bool]]:
+    """Whether the run was asked to stop, by SIGTERM or Ctrl-C; a second Ctrl-C stops at once.
+
+    Of several processes, JAX itself catches SIGTERM and lets all agree on the iteration to stop after.
+    """
+    if jax.process_count() > 1:
+        from jax.experimental import multihost_utils
+
+        yield multihost_utils.reached_preemption_sync_point
+        return
+
+    asked = False
+
+    def ask(number: int, frame: Any) -> None:
+        nonlocal asked
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked = True
+
+    before = {number: signal.signal(number, ask) for number in (signal.SIGTERM, signal.SIGINT)}
+    try:
+        yield lambda iteration: asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
