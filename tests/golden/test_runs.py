@@ -1,8 +1,7 @@
 """Short runs of every learner, as commit 395f374 made them: the same numbers, and its folders still go on.
 
-Each zip file is a folder that this commit wrote, with metrics of four iterations in float64. On the machine
-that wrote them all numbers are equal to the last digit but for GCIQL's target critics, which are now moved by
-Optax; another processor may round differently, hence a tolerance.
+Each zip file is a folder that this commit wrote, with metrics of four iterations in float64: another order of
+sums, or another processor, shows in the last digits only, hence a tolerance.
 """
 
 import csv
