@@ -42,7 +42,7 @@ def free_port():
 
 
 def train(task, folder, precision, updates, devices=1, processes=1):
-    """Train in so many processes of so many devices."""
+    """Train in some processes with some devices each."""
     port, started = free_port(), []
     for process in range(processes):
         words = ["train", task, "--out", folder, "--devices", devices]

@@ -30,14 +30,14 @@ def main():
 
     from looped_actor.algorithms import Weights, no_statistics
     from looped_actor.analysis.latents import LatentsRecorder, open_latents
+    from looped_actor.configs.presets import preset
     from looped_actor.levels import starter_bank
     from looped_actor.loop import FixedLoops
-    from looped_actor.runs.policy import build_net, definition_of
-    from looped_actor.runs.presets import preset
+    from looped_actor.runs.kinds import run_of
     from looped_actor.solvers.advice import planes_of
 
     config = preset("boxoban", "paper")
-    _, trained, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
+    _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)
     weights = Weights(trained, fixed, no_statistics(config.shape.features))
     bank = starter_bank("boxoban")
     cells = bank.cells(slice(None))
@@ -48,7 +48,7 @@ def main():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with tempfile.TemporaryDirectory() as folder:
         deepest = FixedLoops(config.halting.max_loops)
-        recorder = LatentsRecorder(definition_of(config), (1, 2, 4, 8, 16), mesh, deepest, options.chunk)
+        recorder = LatentsRecorder(run_of(config).definition, (1, 2, 4, 8, 16), mesh, deepest, options.chunk)
         recorder.record(weights, observe, 2 * options.chunk, pathlib.Path(folder) / "compiled")
         start = time.perf_counter()
         recorder.record(weights, observe, options.levels, pathlib.Path(folder) / "latents")

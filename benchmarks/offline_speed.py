@@ -20,7 +20,7 @@ from looped_actor.devices import start_devices
 def timed(config, folder, mesh, iterations):
     import jax
 
-    from looped_actor.runs.folder import run_of
+    from looped_actor.runs.kinds import run_of
     from looped_actor.training import Schedule, fit
 
     parts = run_of(config, folder, mesh)
@@ -76,7 +76,7 @@ def main():
     options = parser.parse_args()
     mesh = start_devices(options.devices)
     from looped_actor.codec import replaced
-    from looped_actor.runs.presets import preset
+    from looped_actor.configs.presets import preset
 
     found = []
     for arm in options.arms:

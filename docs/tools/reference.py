@@ -16,7 +16,7 @@ import tyro
 
 from looped_actor.cli.main import app
 from looped_actor.codec import to_json
-from looped_actor.runs.presets import preset
+from looped_actor.configs.presets import preset
 
 DOCS = pathlib.Path(__file__).parents[1]
 FROM_CODE = "<!-- Made from the code by docs/tools/reference.py: change it there. -->\n\n"
@@ -119,7 +119,7 @@ def configuration_page() -> str:
         "# Configuration\n\nWhat `config.json` of a run holds, and what `--set FIELD=VALUE` of `looped-actor "
         "train` and `reproduce run` changes. `looped-actor train TASK --dry-run` lists the values of a run. "
         "In Python, these are frozen dataclasses that check themselves: `preset(task, scale, arm)` of "
-        "`looped_actor.runs.presets` makes one, and `replaced(config, {'ppo.epochs': 2})` of "
+        "`looped_actor.configs.presets` makes one, and `replaced(config, {'ppo.epochs': 2})` of "
         "`looped_actor.codec` changes it.\n"
     )
     for task, title, only in PARTS:

@@ -14,13 +14,37 @@ from looped_actor.registration import register_environments
 from looped_actor.version import __version__
 
 if TYPE_CHECKING:
+    from looped_actor.algorithms import Acted, PPOConfig
+    from looped_actor.configs.presets import preset
+    from looped_actor.configs.runs import OwnConfig
+    from looped_actor.devices import all_devices
+    from looped_actor.envs import *
+    from looped_actor.envs.gymnasium import VectorGym
     from looped_actor.loop import *
     from looped_actor.models import *
-    from looped_actor.runs.policy import Policy, load_policy
+    from looped_actor.runs.evaluate import evaluate
+    from looped_actor.runs.export import export
+    from looped_actor.runs.folder import load_policy, train
+    from looped_actor.runs.policy import Policy
+    from looped_actor.training import Logger, Report, WandbLogger, ppo_trainer
 
 register_environments()
 
-_HOMES = ("looped_actor.loop", "looped_actor.models", "looped_actor.runs.policy")
+_HOMES = (
+    "looped_actor.loop",
+    "looped_actor.models",
+    "looped_actor.envs",
+    "looped_actor.algorithms",
+    "looped_actor.devices",
+    "looped_actor.envs.gymnasium",
+    "looped_actor.training",
+    "looped_actor.configs.runs",
+    "looped_actor.configs.presets",
+    "looped_actor.runs.policy",
+    "looped_actor.runs.folder",
+    "looped_actor.runs.evaluate",
+    "looped_actor.runs.export",
+)
 
 
 def __getattr__(name: str) -> Any:
@@ -38,40 +62,70 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "DRC",
+    "Acted",
     "Actor",
     "ActorCritic",
+    "ActorCriticOutput",
+    "ActorOutput",
+    "Boxoban",
     "Categorical",
     "CellLogits",
     "CoreConfig",
     "DRCConfig",
     "DiagonalGaussian",
+    "Distribution",
     "EarlyExit",
+    "Environment",
+    "Execution",
     "FPRMCore",
     "FixedLoops",
     "FrozenScan",
     "GaussianMean",
     "GaussianMeanAndStd",
     "GoalObservation",
+    "GoalTokenizer",
+    "HaltingRule",
     "LatentResidual",
+    "Logger",
     "LoopProblem",
     "LoopResult",
     "LoopedTrunk",
     "OpenLoop",
+    "Outcome",
+    "OwnConfig",
+    "PPOConfig",
     "Packed",
     "PairedTokenizer",
     "PlanesTokenizer",
     "Policy",
+    "PolicyHead",
     "PolicyKL",
+    "PolicyModel",
+    "Readout",
     "ReadoutLogits",
-    "ScalarTokenizer",
+    "Report",
+    "RushHour",
     "Stack",
+    "Step",
     "StopReason",
     "Streaming",
+    "Tokenizer",
+    "Tokens",
+    "Trunk",
     "UnitGaussian",
     "ValueHead",
+    "VectorEnv",
+    "VectorGym",
     "VectorTokenizer",
+    "WandbLogger",
     "__version__",
+    "all_devices",
+    "evaluate",
+    "export",
     "load_policy",
     "mean_gradient",
+    "ppo_trainer",
+    "preset",
     "run_loop",
+    "train",
 ]

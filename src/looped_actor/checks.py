@@ -4,10 +4,10 @@ from typing import Any
 
 
 def at_least_one(config: Any, *names: str) -> None:
-    """Raise an error that names the first of these fields which is below 1."""
+    """Raise an error that names the first of these fields which is below 1; None is not a number."""
     for name in names:
         value = getattr(config, name)
-        if value < 1:
+        if value is not None and value < 1:
             raise ValueError(f"{name} is {value}; it must be at least 1")
 
 

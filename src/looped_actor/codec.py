@@ -1,6 +1,7 @@
 """Frozen dataclasses to JSON and back. What is read back is checked field by field; nothing is executed.
 
-A dataclass may name fields that older versions wrote, and that are ignored, in a class variable `FORMER`.
+A dataclass may say in a class variable `FORMER` what became of fields that older versions wrote: their names
+now, or None for those that are ignored.
 """
 
 import dataclasses
@@ -73,8 +74,9 @@ def _dataclass(kind: Any, data: Any, where: str) -> Any:
         raise ConfigError(f"{where} is {data!r}; it must be an object with the fields of {kind.__name__}")
     hints = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
-    former = getattr(kind, "FORMER", ())
-    given = {name: value for name, value in data.items() if name != _TYPE and name not in former}
+    former = getattr(kind, "FORMER", {})
+    given = {former.get(name, name): value for name, value in data.items() if name != _TYPE}
+    given.pop(None, None)
     for name in given:
         if name not in fields:
             raise ConfigError(f"{where} has no field {name!r}; its fields are {', '.join(sorted(fields))}")

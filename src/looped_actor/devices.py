@@ -20,7 +20,7 @@ EVERYWHERE: Any = PartitionSpec()
 
 
 def all_devices(count: int | None = None) -> Mesh:
-    """A mesh of all devices, or of the first so many of every process."""
+    """A mesh of all devices, or of the first `count` of every process."""
     devices = jax.devices()
     if count is not None:
         own: dict[int, list] = {}

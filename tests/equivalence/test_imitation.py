@@ -12,7 +12,8 @@ from helpers import thorough
 from looped_actor.algorithms import Advised, ImitationConfig, imitation_loss
 from looped_actor.devices import all_devices
 from looped_actor.loop import Categorical
-from looped_actor.runs.folder import begin_run, run_of
+from looped_actor.runs.folder import begin_run
+from looped_actor.runs.kinds import run_of
 from looped_actor.training.imitation import MOST_GROUPS
 from looped_actor.training.online import minibatches
 from tiny import tiny

@@ -19,12 +19,12 @@ from looped_actor.algorithms import (
     value_loss,
 )
 from looped_actor.codec import replaced
+from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.models import GoalObservation
 from looped_actor.offline import GoalSampling, from_ogbench
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.presets import preset
+from looped_actor.runs.kinds import run_of
 from looped_actor.training import gciql_trainer
 from looped_actor.training.checkpoint import named_leaves
 

@@ -20,8 +20,7 @@ from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
 from looped_actor.levels import solve_bank, starter_bank
 from looped_actor.levels.replay import solution_boards
 from looped_actor.loop import FrozenScan
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.policy import build_net, definition_of
+from looped_actor.runs.kinds import run_of
 from tiny import tiny
 
 
@@ -32,7 +31,7 @@ def policy(task="boxoban", arm="looped"):
     board = [bank.info.height, bank.info.width]
     recipe = {f"levels__recipe__{side}": size for side, size in zip(("height", "width"), board, strict=True)}
     config = tiny(task, arm, time_limit=9, board=board, levels__held_out_recipe=None, **recipe)
-    _, trained, fixed = nnx.split(build_net(config, nnx.Rngs(2)), nnx.Param, ...)
+    _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(2)), nnx.Param, ...)
     return config, bank, Weights(trained, fixed, no_statistics(config.shape.features))
 
 
@@ -100,7 +99,7 @@ def observe(bank):
 
 def test_latents_are_those_of_the_loop_and_go_on_where_they_stopped(tmp_path):
     config, bank, weights = policy()
-    definition, see = definition_of(config), observe(bank)
+    definition, see = run_of(config).definition, observe(bank)
     recorder = LatentsRecorder(definition, (1, 3, 4), all_devices(1), chunk=6)
 
     def interrupt(done, total):
@@ -142,6 +141,6 @@ def test_latents_are_those_of_the_loop_and_go_on_where_they_stopped(tmp_path):
 
 def test_what_does_not_loop_is_not_recorded(tmp_path):
     config, bank, weights = policy(arm="iso-params")
-    recorder = LatentsRecorder(definition_of(config), (1,), all_devices(1))
+    recorder = LatentsRecorder(run_of(config).definition, (1,), all_devices(1))
     with pytest.raises(LatentsError, match="does not loop"):
         recorder.record(weights, observe(bank), 20, tmp_path / "x")

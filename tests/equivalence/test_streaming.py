@@ -25,8 +25,7 @@ from looped_actor.levels import starter_bank
 from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.halting import PolicyKL
 from looped_actor.loop.state import LoopProblem
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.policy import build_net, definition_of
+from looped_actor.runs.kinds import run_of
 from tiny import tiny
 
 ENVS, STEPS = 10, 7
@@ -48,7 +47,7 @@ def policy(task, dtype):
     bank = starter_bank(task)
     config = replace(trained.config, time_limit=9)
     weights = jax.tree.map(lambda a: a.astype(dtype), trained.weights)
-    return definition_of(config), weights, run_of(config).environment(bank, 40)
+    return run_of(config).definition, weights, run_of(config).environment(bank, 40)
 
 
 @functools.cache
@@ -199,4 +198,4 @@ def test_a_stream_needs_a_slot():
 def test_what_does_not_loop_is_not_opened():
     for arm in ("iso-flops", "drc"):
         config = tiny("boxoban", arm)
-        assert build_net(config, nnx.Rngs(0)).as_open_loop() is None
+        assert run_of(config).build(nnx.Rngs(0)).as_open_loop() is None

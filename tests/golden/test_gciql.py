@@ -75,7 +75,7 @@ def update(golden):
         discount=float(file["discount"]),
         expectile=float(file["expectile"]),
         target_rate=float(file["tau"]),
-        behaviour_cost=float(file["alpha"]),
+        bc_weight=float(file["alpha"]),
         hidden=HIDDEN,
     )
     index = EpisodeIndex(np.zeros(1, np.int32), np.zeros(2, np.int32))

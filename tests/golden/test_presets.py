@@ -2,8 +2,8 @@
 
 import pytest
 
+from looped_actor.configs.presets import preset
 from looped_actor.loop import PolicyKL
-from looped_actor.runs.presets import preset
 
 # Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {
@@ -25,7 +25,7 @@ ONLINE_TABLE = {
     "ppo.num_envs": 1024,
     "ppo.rollout_steps": 64,
     "ppo.epochs": 4,
-    "ppo.trace": 0.95,
+    "ppo.gae_lambda": 0.95,
     "ppo.clip": 0.3,
     "ppo.entropy_cost": 0.01,
     "ppo.value_cost": 0.25,
@@ -41,7 +41,7 @@ OFFLINE_TABLE = {
     "gciql.discount": 0.99,
     "gciql.expectile": 0.9,
     "gciql.target_rate": 0.005,
-    "gciql.behaviour_cost": 1.0,
+    "gciql.bc_weight": 1.0,
     # Not in the tables, but in the text, and in GCIQL's reference:
     "gciql.hidden": (512, 512, 512),
     "goals.current": 0.2,

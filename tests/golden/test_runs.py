@@ -13,7 +13,8 @@ import jax
 import pytest
 
 from looped_actor.devices import all_devices
-from looped_actor.runs.folder import fingerprint_of, policy_at, read_run, run_of, train_run
+from looped_actor.runs.folder import fingerprint_of, policy_at, read_run, train_run
+from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, fit
 
 HERE = pathlib.Path(__file__).parent / "runs"

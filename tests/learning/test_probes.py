@@ -104,7 +104,7 @@ def build(rngs):
 
 
 def learned(env, iterations):
-    """The policy after so many iterations, as a function of (step, sign)."""
+    """The policy after some iterations, as a function of (step, sign)."""
     config = PPOConfig(
         num_envs=32,
         rollout_steps=8,

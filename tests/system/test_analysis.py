@@ -23,8 +23,9 @@ from looped_actor.analysis.study import names_of
 from looped_actor.analysis.tables import TableError, read_table, write_table
 from looped_actor.devices import all_devices
 from looped_actor.reproduction.figures import FIGURES, draw_folder
-from looped_actor.runs.folder import begin_run, policy_at, run_of, train_run
-from looped_actor.runs.policy import build_net, load_policy, save_policy
+from looped_actor.runs.folder import begin_run, load_policy, policy_at, train_run
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import save_policy
 from looped_actor.training import Ending
 from tiny import tiny
 
@@ -77,15 +78,15 @@ def test_imitation_comes_to_the_same_end_from_an_earlier_checkpoint(imitated, tm
 
 def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, tmp_path):
     mesh, out = all_devices(1), tmp_path / "analysis"
-    played = {"out": out, "count": 8}
+    played, (one, other) = {"out": out, "count": 8}, map(policy_at, (imitated, parked))
     few = {"seeds": 2, "epochs": 2, "batch": 8}
-    probes = ProbeRequest((imitated,), out=out, pushes=(1, 3), loops=(1, 2, 9), **few)
-    caps = CapsRequest((imitated,), caps=(1,), thresholds=(1e-3,), fixed=(2,), **played)
+    probes = ProbeRequest(out=out, pushes=(1, 3), loops=(1, 2, 9), **few)
+    caps = CapsRequest(caps=(1,), thresholds=(1e-3,), fixed=(2,), **played)
     said = {
-        "probes": analyse_probes(probes, mesh),
-        "difficulty": analyse_difficulty(DifficultyRequest((parked,), workers=1, **played), mesh),
-        "histogram": analyse_histogram(HistogramRequest((imitated, parked), **played), mesh),
-        "caps": analyse_caps(caps, mesh),
+        "probes": analyse_probes([one], probes, mesh),
+        "difficulty": analyse_difficulty([other], DifficultyRequest(workers=1, **played), mesh),
+        "histogram": analyse_histogram([one, other], HistogramRequest(**played), mesh),
+        "caps": analyse_caps([one], caps, mesh),
         "compare": compare_runs([imitated], out),
     }
     assert all("imitation" in said[name] for name in said if name != "difficulty"), said
@@ -128,23 +129,23 @@ def test_an_analysis_goes_on_where_it_stopped(imitated, tmp_path, monkeypatch):
         played.append(request.max_loops)
         return facts
 
-    request = CapsRequest((imitated,), out=tmp_path, caps=(1, 2), fixed=(), count=2)
+    request = CapsRequest(out=tmp_path, caps=(1, 2), fixed=(), count=2)
     with monkeypatch.context() as patch:
         patch.setattr(study, "evaluate_policy", counted)
         with pytest.raises(KeyboardInterrupt):
-            analyse_caps(request, all_devices(1))
+            analyse_caps([policy_at(imitated)], request, all_devices(1))
     assert played == [1]
     played.clear()
     with monkeypatch.context() as patch:
         patch.setattr(study, "evaluate_policy", counted)
-        analyse_caps(request, all_devices(1))
+        analyse_caps([policy_at(imitated)], request, all_devices(1))
     assert played == [2]
 
 
 @pytest.mark.parametrize("game", ["boxoban", "rush-hour"])
 def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp_path):
     folder = {"boxoban": imitated, "rush-hour": parked}[game]
-    replay = record_episode(policy_at(folder), all_devices(1), 2)
+    replay = record_episode(policy_at(folder), 2)
     facts = evaluated(folder, count=3)
     assert len(replay.steps) <= facts["mean_steps"] * 3
     for thought in replay.steps:
@@ -170,22 +171,24 @@ def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp
 def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
     mesh = all_devices(1)
     with pytest.raises(ValueError, match="is of rush-hour: plans are pushes of Boxoban"):
-        analyse_probes(ProbeRequest((parked,), out=tmp_path), mesh)
+        analyse_probes([policy_at(parked)], ProbeRequest(out=tmp_path), mesh)
     with pytest.raises(ValueError, match="pushes are \\[0\\]; give each once, counted from 1"):
-        ProbeRequest((imitated,), pushes=(0,))
+        ProbeRequest(pushes=(0,))
     with pytest.raises(ValueError, match="no level 99; there are 20"):
-        record_episode(policy_at(imitated), mesh, 99)
+        record_episode(policy_at(imitated), 99)
     with pytest.raises(ValueError, match="these are no probes"):
-        record_episode(policy_at(imitated), mesh, 0, probes=imitated / "metrics.csv")
+        record_episode(policy_at(imitated), 0, probes=imitated / "metrics.csv")
     with pytest.raises(ValueError, match="nothing was evaluated yet"):
         compare_runs([parked], tmp_path)
     with pytest.raises(ValueError, match="at least one run"):
         compare_runs([], tmp_path)
     with pytest.raises(ValueError, match="count is 0; it must be at least 1"):
-        DifficultyRequest((parked,), count=0)
-    request = ProbeRequest((imitated,), out=tmp_path / "none", node_limit=1, workers=1)
+        DifficultyRequest(count=0)
+    request = ProbeRequest(out=tmp_path / "none", node_limit=1, workers=1)
     with pytest.raises(ValueError, match="no level was solved within 1 states"):
-        analyse_probes(request, mesh)
+        analyse_probes([policy_at(imitated)], request, mesh)
+    with pytest.raises(ValueError, match="the same policy is given twice"):
+        analyse_caps([policy_at(imitated)] * 2, CapsRequest(out=tmp_path), mesh)
     with pytest.raises(ValueError, match="the same folder is given twice"):
         names_of([imitated, imitated])
     assert names_of([tmp_path / "a" / "x", tmp_path / "b" / "x"]) == ["a/x", "b/x"]
@@ -197,7 +200,7 @@ def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
     with pytest.raises(TableError, match="there is nothing to write down"):
         write_table(tmp_path / "x.csv", [])
     config, stacked = tiny(arm="iso-params"), tmp_path / "stacked"
-    _, trained, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
+    _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)
     save_policy(config, Weights(trained, fixed, no_statistics(config.shape.features)), stacked)
     with pytest.raises(ValueError, match="iso-params does not loop; there is nothing to look at"):
-        analyse_caps(CapsRequest((stacked,), out=tmp_path), mesh)
+        analyse_caps([policy_at(stacked)], CapsRequest(out=tmp_path), mesh)

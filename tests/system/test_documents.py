@@ -100,6 +100,8 @@ def test_every_command_that_is_shown_parses(monkeypatch):
 
 def settings(words):
     """What makes a run tiny, beside what a command sets itself."""
+    if "--code" in words:
+        return ["ppo.num_envs=16", "ppo.rollout_steps=8", "ppo.minibatch=32", "episodes=8"]
     puzzle = not {"cube-double", "cube-triple", "puzzle-3x3", "scene"} & set(words)
     tiny = TINY_PUZZLE if puzzle else TINY_WORLD
     return [f"{name}={json.dumps(value)}" for name, value in tiny.items()]

@@ -1,12 +1,15 @@
-"""Every example, run as a user would: it must learn what it says. One of three with THOROUGH=1 only."""
+"""Every example, run as a user would: it must do what it says."""
 
+import json
+import os
 import re
+import subprocess
 import sys
+import time
 
+import numpy as np
 import pytest
-from test_commands import ROOT, run
-
-from helpers import thorough
+from test_commands import COMMAND, ROOT, UNOPTIMISED, run
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -32,18 +35,114 @@ def test_own_training_loop():
     assert losses[-1] < 0.4
 
 
-def test_gymnasium_environment(size):
+def shortened(name, folder, steps):
+    """A copy of an example that trains for less, and saves more often."""
+    code = (ROOT / "examples" / name).read_text()
+    changes = {r"total_steps=[\d_]+": f"total_steps={steps}", r"checkpoint_every=\d+": "checkpoint_every=1"}
+    for before, after in changes.items():
+        assert len(re.findall(before, code)) == 1
+        code = re.sub(before, after, code)
+    path = folder / name
+    path.write_text(code)
+    return path
+
+
+def killed_in_training(code, out, after):
+    """Kill the example once a checkpoint is there, so that it must go on."""
+    environment = {**os.environ, **UNOPTIMISED}
+    command = [sys.executable, str(code), str(out)]
+    process = subprocess.Popen(command, stderr=subprocess.DEVNULL, env=environment)
+    until = time.monotonic() + 300
+    while not (out / "checkpoints" / str(after)).is_dir():
+        assert process.poll() is None, "it ended before it could be killed"
+        assert time.monotonic() < until
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not (out / "policy").exists()
+
+
+CALL = """
+import json, pathlib, sys
+import jax, numpy as np
+from jax import export
+folder = pathlib.Path(sys.argv[1])
+signature = json.loads((folder / "signature.json").read_text())
+program = export.deserialize((folder / signature["program"]).read_bytes())
+seen = np.load(sys.argv[2])
+acted = program.call(seen)
+assert "looped_actor" not in sys.modules
+print(json.dumps([np.asarray(acted["action"]).tolist(), np.asarray(acted["loops"]).tolist()]))
+"""
+LOAD = """
+import json, runpy, sys
+import numpy as np, looped_actor
+code = runpy.run_path(sys.argv[3])
+acted = looped_actor.load_policy(sys.argv[1], code["build"]).act(np.load(sys.argv[2]))
+print(json.dumps([acted.action.tolist(), acted.loops.tolist()]))
+"""
+
+
+def in_a_new_process(code, *arguments):
+    done = run(sys.executable, "-c", code, *map(str, arguments), **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_own_world(tmp_path, size):
+    code = shortened("own_world.py", tmp_path, size(6, 30) * 1024)
+    killed_in_training(code, tmp_path / "killed", after=2)
+    commanded("resume", tmp_path / "killed", "--code", code, "--devices", 1)
+    for out in ("killed", "whole"):  # the first has nothing left to train
+        done = run(sys.executable, str(code), str(tmp_path / out), **UNOPTIMISED)
+        assert done.returncode == 0, done.stderr
+        assert re.search(r"\d+% of 256 arrive, mean loops \d", done.stdout), done.stdout
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    for name in ("metrics.csv", "policy/policy.safetensors", "exported/policy.stablehlo"):
+        assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
+    seen = np.random.default_rng(0).integers(0, 2, (5, 4, 4, 3), np.uint8)
+    np.save(tmp_path / "seen.npy", seen)
+    loaded = in_a_new_process(LOAD, whole, tmp_path / "seen.npy", code)
+    assert in_a_new_process(CALL, whole / "exported", tmp_path / "seen.npy") == loaded
+
+    facts = commanded("eval", whole, "--code", code, "--devices", 1, "--json")
+    evaluations = sorted((whole / "evaluations").glob("*.json"))
+    at_end = json.loads(evaluations[-1].read_text())
+    assert {name: facts[name] for name in at_end} == at_end
+    out = tmp_path / "analysis"
+    commanded("analyse", "histogram", whole, "--code", code, "--episodes", "16", "--out", out)
+    commanded(
+        "analyse", "caps", whole, "--code", code, "--count", 16, "--caps", 1, "--fixed", 2, "--out", out
+    )
+    assert {path.suffix for path in out.glob("caps.*")} == {".csv", ".png", ".svg", ".txt"}
+    done = run(*COMMAND, "eval", str(whole))
+    assert done.returncode == 2
+    assert "is of a world of your own, 'walk'" in done.stderr
+    assert list((whole / "tensorboard").iterdir())
+
+
+def commanded(*arguments):
+    done = run(*COMMAND, *map(str, arguments), **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+
+
+def test_own_gymnasium_world(tmp_path, size):
     """Twenty steps is how long a pole stands by itself."""
-    shorter = {"iterations": ("16, 16, 40", f"16, 16, {size(20, 40)}")}
-    lengths = numbers(output_of("gymnasium_environment.py", **shorter), "episodes last")
-    assert lengths[-1] > size(100, 250)
-
-
-@thorough
-def test_jax_environment():
-    """Without THOROUGH=1, PPO on worlds in JAX is tested in tests/learning."""
-    arrived = [float(x) for x in re.findall(r"(\d+)% arrive", output_of("jax_environment.py"))]
-    assert arrived[-1] > 60
+    code = shortened("own_gymnasium_world.py", tmp_path, size(20, 40) * 1024)
+    out = tmp_path / "run"
+    killed_in_training(code, out, after=2)
+    done = run(sys.executable, str(code), str(out), **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    assert numbers(done.stdout, "stands for")[0] > size(60, 250)
+    rows = (out / "metrics.csv").read_text().splitlines()
+    assert len(rows) == 1 + size(20, 40)
+    np.save(tmp_path / "seen.npy", np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
+    loaded = in_a_new_process(LOAD, out, tmp_path / "seen.npy", code)
+    assert in_a_new_process(CALL, out / "exported", tmp_path / "seen.npy") == loaded
+    facts = commanded("eval", out, "--code", code, "--count", 8, "--json")
+    assert facts["episodes"] == 8
+    assert facts["returns"] == facts["mean_steps"] > 20  # a reward of 1 for each step
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

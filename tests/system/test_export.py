@@ -17,14 +17,15 @@ from test_commands import command
 import looped_actor
 from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.codec import replaced
+from looped_actor.configs.presets import preset
+from looped_actor.configs.requests import ExportRequest
 from looped_actor.envs import RushHour, VectorEnv
 from looped_actor.levels import starter_bank
 from looped_actor.models import GoalObservation
 from looped_actor.runs.export import export_policy
 from looped_actor.runs.folder import policy_at
-from looped_actor.runs.policy import build_net, save_policy
-from looped_actor.runs.presets import preset
-from looped_actor.runs.requests import ExportRequest
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import save_policy
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = ROOT / "results" / "micro_rush_hour" / "policy"
@@ -116,7 +117,7 @@ def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, ca
 def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
     changes = {"core.width": 8, "core.heads": 1, "core.hidden_multiple": 8, "halting.threshold": 0.03}
     config = replaced(preset("cube-double", "micro", "looped"), changes)
-    _, parameters, fixed = nnx.split(build_net(config, nnx.Rngs(0)), nnx.Param, ...)
+    _, parameters, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)
     save_policy(config, Weights(parameters, fixed, no_statistics(37)), tmp_path / "policy")
     signature = export_policy(
         policy_at(tmp_path / "policy"), ExportRequest(platforms=("cpu",)), tmp_path / "out"

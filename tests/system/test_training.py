@@ -23,8 +23,9 @@ from helpers import evaluated, thorough
 from looped_actor.devices import all_devices
 from looped_actor.envs import Boxoban
 from looped_actor.levels import generate, open_bank, starter_bank, write_bank
-from looped_actor.runs.folder import begin_run, fingerprint_of, read_run, run_of, train_run
-from looped_actor.runs.policy import PolicyError, load_policy
+from looped_actor.runs.folder import begin_run, fingerprint_of, load_policy, read_run, train_run
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import PolicyError
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
 from tiny import CHANGES, tiny
 
@@ -146,6 +147,14 @@ def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
             evaluated(tmp_path / "run", count=5, max_loops=6)
 
 
+def test_a_run_in_step_and_in_double_precision_is_evaluated(tmp_path):
+    config = tiny(total_steps=128, double_precision=True, synchronous=True)
+    train_run(begin_run(config, tmp_path), tmp_path, all_devices(1))
+    facts = evaluated(tmp_path, count=5)
+    assert facts["levels"] == 5
+    assert 1 <= facts["loops"] <= 4
+
+
 def test_a_policy_loads_and_acts_as_it_did(finished):
     policy = looped_actor.load_policy(finished / "policy")
     bank = open_bank(finished / "levels" / "held_out.levels")
@@ -243,7 +252,7 @@ def test_a_truncated_checkpoint_is_named(copy):
     place = copy / "checkpoints" / "6" / "state"
     data = max(place.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
     spoil(data, lambda data: data[: len(data) // 2])
-    with pytest.raises(CheckpointError, match="delete this folder to go on from checkpoint 4"):
+    with pytest.raises(CheckpointError, match="delete this folder to resume from checkpoint 4"):
         resumed(copy)
 
 
@@ -399,7 +408,7 @@ def test_sigterm_saves_and_ends(tmp_path):
     process.send_signal(signal.SIGTERM)
     output, error = process.communicate(timeout=120)
     assert process.returncode == 0, error
-    assert f"saved; go on with: looped-actor resume {folder}" in " ".join(output.split())
+    assert f"saved; continue with: looped-actor resume {folder}" in " ".join(output.split())
     assert [path.name for path in (folder / "checkpoints").iterdir()] == [str(len(rows_of(folder)))]
     assert not (folder / "policy").exists()
 

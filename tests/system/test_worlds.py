@@ -12,14 +12,15 @@ from test_commands import COMMAND, UNOPTIMISED, command, run
 
 from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.codec import replaced
+from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
 from looped_actor.offline import collection, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
-from looped_actor.runs.folder import begin_run, run_of
-from looped_actor.runs.presets import preset
+from looped_actor.runs.folder import begin_run
+from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, Schedule, fit
 from looped_actor.training.checkpoint import named_leaves
 from tiny import WORLD_CHANGES

@@ -4,12 +4,11 @@ import jax
 import numpy as np
 
 from looped_actor.codec import replaced
+from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.levels import starter_bank
 from looped_actor.offline import from_ogbench
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.policy import build_net
-from looped_actor.runs.presets import preset
+from looped_actor.runs.kinds import run_of
 from looped_actor.training import gciql_trainer, ppo_trainer
 from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import as_numbers
@@ -22,7 +21,7 @@ assert jax.device_count() == 2
 def ppo(mesh):
     run = run_of(tiny()).puzzle
     env = run.environment(starter_bank("boxoban"))
-    return ppo_trainer(run.config.ppo, env, lambda rngs: build_net(run.config, rngs), 3, mesh, dtype=float)
+    return ppo_trainer(run.config.ppo, env, run_of(run.config).build, 3, mesh, dtype=float)
 
 
 def gciql(mesh):

@@ -7,10 +7,10 @@ from typing import get_args
 import pytest
 
 from looped_actor.codec import ConfigError, field_paths, from_json, replaced, to_json
+from looped_actor.configs.presets import ONLINE, preset
+from looped_actor.configs.runs import OnlineConfig, read_config, write_config
 from looped_actor.models.arms import ArmName, arms_for
 from looped_actor.models.tasks import TASKS
-from looped_actor.runs.config import OnlineConfig, read_config, write_config
-from looped_actor.runs.presets import ONLINE, preset
 
 
 @pytest.mark.parametrize("scale", ONLINE)
@@ -115,7 +115,7 @@ def test_json_holds_nothing_but_data():
     [
         ({"gciql.discount": 1}, "config.gciql: discount is 1.0; it must be between 0 and 1"),
         ({"gciql.hidden": []}, "hidden is []; it must name at least one layer"),
-        ({"gciql.behaviour_cost": -1}, "behaviour_cost is -1.0"),
+        ({"gciql.bc_weight": -1}, "bc_weight is -1.0"),
         ({"goals.current": 0.5}, "config.goals: shares of goals are (0.5, 0.5, 0.3)"),
         ({"data.transitions": 0}, "config.data: transitions is 0"),
         ({"episodes": 0}, "episodes is 0"),

@@ -12,7 +12,7 @@ from looped_actor.offline import DatasetError, EpisodeIndex, GoalSampling, draw,
 
 
 def arrays(lengths, seed=0, size=3, actions=2):
-    """Episodes of so many states, as a file holds them."""
+    """Episodes of given lengths, as a file holds them."""
     chance = np.random.default_rng(seed)
     rows = sum(lengths)
     terminals = np.zeros(rows, bool)

@@ -16,7 +16,7 @@ from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.levels import length_bins, play_levels, summary
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
-from looped_actor.runs.policy import build_net
+from looped_actor.runs.kinds import run_of
 from tiny import tiny
 
 
@@ -97,7 +97,7 @@ def test_a_benchmark_s_policy_thinks_as_long_as_it_is_asked_to():
     depths = jnp.array(DISTRIBUTIONS["boxoban"].draw(500))
     assert abs(float(depths.mean()) - 9.8) < 0.1
     env = AskedDepths(Boxoban(starter_bank("boxoban").on_device(40)), depths, time_limit=6)
-    net = AskedActorCritic(build_net(tiny("boxoban"), nnx.Rngs(0)))
+    net = AskedActorCritic(run_of(tiny("boxoban")).build(nnx.Rngs(0)))
     state = jax.vmap(env.start)(jnp.arange(30))
     state, _ = jax.vmap(env.step)(state, jnp.zeros(30, int))
     observation = jax.vmap(env.observe)(state)

@@ -10,6 +10,7 @@ import pytest
 from flax import nnx
 
 from helpers import relative, thorough
+from looped_actor.configs.presets import preset
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
     DRC,
@@ -28,19 +29,18 @@ from looped_actor.models import (
     drc,
 )
 from looped_actor.models.arms import ARMS, arms_for, paper_core
-from looped_actor.models.layers import GridConvolution
-from looped_actor.models.looped import latent_start
-from looped_actor.models.tasks import TASKS
-from looped_actor.models.tokenizers import cell_geometry
-from looped_actor.runs.cost import (
+from looped_actor.models.cost import (
     compiled_flops,
     count_parameters,
     surrogate_loss,
     token_count,
     update_memory,
 )
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.presets import preset
+from looped_actor.models.layers import GridConvolution
+from looped_actor.models.looped import latent_start
+from looped_actor.models.tasks import TASKS
+from looped_actor.models.tokenizers import cell_geometry
+from looped_actor.runs.kinds import run_of
 
 SMALL = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
 

@@ -11,6 +11,7 @@ import pytest
 
 from helpers import thorough
 from looped_actor.analysis.tables import read_table
+from looped_actor.configs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
 from looped_actor.files import held, write_whole
 from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
@@ -22,8 +23,7 @@ from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study
 from looped_actor.reproduction.report import write_report
 from looped_actor.reproduction.seeds import ends_table, over_seeds, verdict
-from looped_actor.runs.policy import abstract_net
-from looped_actor.runs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
+from looped_actor.runs.kinds import run_of
 
 
 def test_over_seeds():
@@ -83,7 +83,7 @@ def test_presets_for_all_22_tasks_and_all_arms():
                     config = preset(task, scale, arm, learner)
                     assert (config.task, config.scale, config.arm) == (task, scale, arm)
             whole = preset(task, scale)
-            assert abstract_net(whole).flops(whole.shape.observation(1), 1) > 0
+            assert run_of(whole).net.flops(whole.shape.observation(1), 1) > 0
 
 
 def test_the_grids_of_the_paper():

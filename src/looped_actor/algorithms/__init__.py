@@ -2,6 +2,7 @@
 
 from looped_actor.algorithms.advantages import Advantages, advantages
 from looped_actor.algorithms.deciding import (
+    Acted,
     Acting,
     Decide,
     Synchronous,
@@ -43,6 +44,7 @@ from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.algorithms.statistics import RunningStatistics, no_statistics
 
 __all__ = [
+    "Acted",
     "Acting",
     "ActorTerms",
     "Advantages",

@@ -28,7 +28,7 @@ def advantages(
     truncated: Bool[Array, "t b"],
     *,
     discount: float,
-    trace: float,
+    gae_lambda: float,
 ) -> Advantages:
     """Advantages of a rollout, by one pass backwards through time.
 
@@ -39,7 +39,7 @@ def advantages(
       terminated: which steps truly ended their episode.
       truncated: which steps ended it by a time-out.
       discount: gamma.
-      trace: lambda.
+      gae_lambda: lambda.
     """
     counts = ~truncated
     ahead = discount * ~terminated
@@ -51,7 +51,7 @@ def advantages(
 
     def back(sum_ahead: Float[Array, " b"], step: tuple) -> tuple[Array, Array]:
         surprise, ahead, counts = step
-        total = surprise + counts * ahead * trace * sum_ahead
+        total = surprise + counts * ahead * gae_lambda * sum_ahead
         return total, total
 
     _, correction = jax.lax.scan(back, jnp.zeros_like(bootstrap), (surprise, ahead, counts), reverse=True)

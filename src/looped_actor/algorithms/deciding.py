@@ -7,7 +7,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 import jax
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, PyTree, Real
+from jaxtyping import Array, Int, PyTree, Real, Shaped
 
 from looped_actor.algorithms.statistics import RunningStatistics
 from looped_actor.loop import Execution, HaltingRule, OpenLoop, Packed, Streaming
@@ -20,7 +20,7 @@ class Weights(NamedTuple):
     fixed: PyTree
     """What of the net is not trained: the latent before the first loop."""
     statistics: RunningStatistics
-    """Of the observations that it was trained on."""
+    """Statistics of the observations that it was trained on."""
 
     @property
     def checksum(self) -> str:
@@ -38,6 +38,17 @@ class Decide(Protocol):
     def __call__(self, observation: Any, *, expected_loops: Real[Array, " b"] | None = None) -> Any:
         """A batch of decisions with `distribution`, `loop`, and `value` where the net has one."""
         ...
+
+
+class Acted(NamedTuple):
+    """Actions of a policy, and what they took."""
+
+    action: Shaped[Array | np.ndarray, "..."]
+    loops: Int[Array | np.ndarray, "*b"]
+    stop: Int[Array | np.ndarray, "*b"]
+    """Why each stopped: values of `StopReason`."""
+    executed: Any
+    """Loops that the hardware computed for all of them."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ learned from by their mean.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -44,10 +44,11 @@ class GCIQLConfig:
     """Which of the actions in the data the value believes in: 0.5 the mean, towards 1 the best."""
     target_rate: float = 0.005
     """How far the target critics go towards the critics in each update."""
-    behaviour_cost: float = 1.0
-    """c_BC: the weight of staying near the data."""
+    bc_weight: float = 1.0
+    """c_BC: the weight of behaviour cloning."""
     hidden: tuple[int, ...] = (512, 512, 512)
     """Layers of the value and of each critic."""
+    FORMER: ClassVar = {"behaviour_cost": "bc_weight"}
 
     def __post_init__(self) -> None:
         at_least_one(self, "batch", "updates_per_iteration")
@@ -55,8 +56,8 @@ class GCIQLConfig:
         for name in ("discount", "expectile", "target_rate"):
             if not 0 < getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
-        if not self.behaviour_cost >= 0:
-            raise ValueError(f"behaviour_cost is {self.behaviour_cost}; it must be at least 0")
+        if not self.bc_weight >= 0:
+            raise ValueError(f"bc_weight is {self.bc_weight}; it must be at least 0")
         if not self.hidden or min(self.hidden) < 1:
             raise ValueError(f"hidden is {list(self.hidden)}; it must name at least one layer, of at least 1")
 
@@ -85,7 +86,7 @@ class CriticTerms(NamedTuple):
 
     critic_loss: Float[Array, "*b"]
     q: Float[Array, "*b"]
-    """Of the actions in the data, by the lower critic."""
+    """Q of the actions in the data, by the lower critic."""
 
 
 class ActorTerms(NamedTuple):
@@ -170,4 +171,4 @@ def actor_loss(
         loops=now.loop.loops.astype(q.dtype),
         executed_loops=jnp.full_like(q, now.loop.executed_to_learn / len(q)),
     )
-    return q_loss + config.behaviour_cost * behaviour, jax.lax.stop_gradient(terms)
+    return q_loss + config.bc_weight * behaviour, jax.lax.stop_gradient(terms)

@@ -20,7 +20,7 @@ class LearnerState(NamedTuple):
     skipped: Int[Array, ""]
     """Updates that were left out because loss or gradient was not finite."""
     skipped_in_a_row: Int[Array, ""]
-    """Of the last ones; 0 after an update that was taken."""
+    """How many of the last updates; 0 after one that was taken."""
 
 
 class Update(NamedTuple):
@@ -47,7 +47,7 @@ def clipped_adam(config: RolloutConfig | GCIQLConfig, updates: int) -> optax.Gra
 
 
 def mean_over_taken(updates: Update, values: Float[Array, " updates"]) -> Float[Array, ""]:
-    """Of those updates that were not left out."""
+    """Mean over the updates that were not skipped."""
     return jnp.where(updates.taken, values, 0).sum() / updates.taken.sum()
 
 

@@ -5,7 +5,7 @@ their own halting, so the loop at which an example stops may differ from that of
 """
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -23,8 +23,8 @@ class PPOConfig(RolloutConfig):
 
     discount: float = 0.99
     """gamma."""
-    trace: float = 0.95
-    """lambda of the lambda-returns."""
+    gae_lambda: float = 0.95
+    """lambda of generalised advantage estimation, and of the value targets."""
     clip: float = 0.3
     """How far the ratio to the acting policy may go from 1."""
     entropy_cost: float = 0.01
@@ -32,12 +32,13 @@ class PPOConfig(RolloutConfig):
     value_cost: float = 0.25
     """c_V, the factor of the squared error."""
     reward_scale: float = 1.0
-    """Rewards are learned in this unit. Values of about 1 leave the policy its share of a short training."""
+    """Factor of all rewards. Values of about 1 leave the policy its share of a short training."""
+    FORMER: ClassVar = {"trace": "gae_lambda"}
 
     def __post_init__(self) -> None:
         super().__post_init__()
         above_zero(self, "clip", "reward_scale")
-        within(self, 0, 1, "discount", "trace")
+        within(self, 0, 1, "discount", "gae_lambda")
         for name in ("entropy_cost", "value_cost"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
@@ -49,7 +50,7 @@ class PPOBatch(NamedTuple):
     observation: PyTree[Shaped[Array, "b ..."]]
     action: Shaped[Array, "b ..."]
     log_prob: Float[Array, " b"]
-    """Of the action, by the policy that took it."""
+    """Log-probability of the action under the policy that took it."""
     advantage: Float[Array, " b"]
     """Normalised over the whole rollout."""
     value_target: Float[Array, " b"]
@@ -93,7 +94,7 @@ def ppo_loss(decide: Decide, example: PPOBatch, config: PPOConfig) -> tuple[Floa
 
 
 def normalised_advantage(advantage: Float[Array, "..."], axis: str | None = None) -> Float[Array, "..."]:
-    """Of mean 0 and variance 1 over the whole rollout, on whichever devices it lies."""
+    """Advantages with mean 0 and variance 1 over the whole rollout, on all devices."""
     mean = average(advantage.mean(), axis)
     variance = average(((advantage - mean) ** 2).mean(), axis)
     return (advantage - mean) / (jnp.sqrt(variance) + 1e-8)

@@ -10,19 +10,17 @@ from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureK
 from looped_actor.analysis.requests import CapsRequest
 from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, shares, subjects
 from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.runs.policy import abstract_net
-from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.runs.policy import Policy
 
 
-def analyse_caps(request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> str:
     """Success of some runs at caps, thresholds and fixed numbers of loops, and its FLOPs."""
     settings = [("adaptive", cap, threshold, 2) for threshold in request.thresholds for cap in request.caps]
     settings += [("fixed", loops, None, loops) for loops in request.fixed]
     rows: list[Row] = []
-    for subject in subjects(request, mesh):
+    for subject in subjects(policies, mesh):
         _ = subject.halting  # or it says that there is nothing to look at
-        config = subject.policy.config
-        net = abstract_net(config)
         for rule, cap, threshold, least in settings:
             asked = EvaluationRequest(
                 levels=request.levels,
@@ -41,7 +39,7 @@ def analyse_caps(request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> st
                     "threshold": threshold,
                     **shares(facts),
                     "loops": facts["loops"],
-                    "flops": net.flops(config.shape.observation(1), facts["loops"]),
+                    "flops": subject.run.count(facts["loops"]).flops_per_decision,
                 }
             )
     return finish(request.out, "caps", rows, CAPS)

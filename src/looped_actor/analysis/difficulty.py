@@ -19,6 +19,7 @@ from looped_actor.evaluation.levels import Played
 from looped_actor.games.catalogue import GAMES, Game
 from looped_actor.levels import make_bank, solve_bank
 from looped_actor.processes import Progress, default_workers, no_progress
+from looped_actor.runs.policy import Policy
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.advice import distinct_boards
 
@@ -100,10 +101,12 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
     return rows
 
 
-def analyse_difficulty(request: DifficultyRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+def analyse_difficulty(
+    policies: Sequence[Policy], request: DifficultyRequest, mesh: Mesh, stage: Stage = quietly
+) -> str:
     """Loops of every state that policies visit, against its distance from solved."""
     rows: list[Row] = []
-    for subject in subjects(request, mesh):
+    for subject in subjects(policies, mesh):
         run, task = subject.run.puzzle, subject.policy.config.task
         bank = run.bank_to_play(request.levels)
         player = replace(run.player(bank, count=request.count), batch=LEVELS_AT_ONCE)

@@ -11,14 +11,25 @@ from looped_actor.analysis.tables import Row, read_table
 
 INK, FAINT, PAPER = "#2b2e35", "#c9c2b6", "#ffffff"
 COLOURS = ("#c4552d", "#3f6797", "#6aa86f", "#8a6bb1", "#e2a93b", "#4aa5a0", "#b5658b", "#7d95a8")
-TITLES = {
-    "boxoban": "Boxoban",
-    "rush-hour": "Rush Hour",
-    "cube-double": "Cube double",
-    "cube-triple": "Cube triple",
-    "puzzle-3x3": "Puzzle 3x3",
-    "scene": "Scene",
-}
+
+
+class Titles(dict[str, str]):
+    """What to call things in figures; what a user has named is called by that name."""
+
+    def __missing__(self, name: str) -> str:
+        return name
+
+
+TITLES = Titles(
+    {
+        "boxoban": "Boxoban",
+        "rush-hour": "Rush Hour",
+        "cube-double": "Cube double",
+        "cube-triple": "Cube triple",
+        "puzzle-3x3": "Puzzle 3x3",
+        "scene": "Scene",
+    }
+)
 
 
 def check_matplotlib() -> None:
@@ -57,16 +68,18 @@ def save_figure(figure: Any, path: pathlib.Path) -> None:
     plt.close(figure)
 
 
-ARMS = {
-    "looped": "Looped",
-    "iso-params": "Iso-Params",
-    "iso-flops": "Iso-FLOPs",
-    "drc": "DRC",
-    "mlp": "MLP",
-    "fixed-4": "4 loops",
-    "fixed-8": "8 loops",
-    "fixed-16": "16 loops",
-}
+ARMS = Titles(
+    {
+        "looped": "Looped",
+        "iso-params": "Iso-Params",
+        "iso-flops": "Iso-FLOPs",
+        "drc": "DRC",
+        "mlp": "MLP",
+        "fixed-4": "4 loops",
+        "fixed-8": "8 loops",
+        "fixed-16": "16 loops",
+    }
+)
 """What to call the arms, in the order in which they are drawn."""
 
 

@@ -11,16 +11,19 @@ from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureK
 from looped_actor.analysis.requests import HistogramRequest
 from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, subjects
 from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.names import PUZZLES
-from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.runs.policy import Policy
 
 
-def analyse_histogram(request: HistogramRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+def analyse_histogram(
+    policies: Sequence[Policy], request: HistogramRequest, mesh: Mesh, stage: Stage = quietly
+) -> str:
     """How many loops the decisions of some runs take, on levels of puzzles and in episodes of worlds."""
     rows: list[Row] = []
-    for subject in subjects(request, mesh):
+    for subject in subjects(policies, mesh):
         asked = EvaluationRequest(levels=request.levels, count=request.count)
-        if subject.policy.config.task not in PUZZLES:
+        if subject.policy.config.task not in PUZZLES:  # `levels` and `count` are of puzzles
             asked = replace(asked, levels=None, count=request.episodes)
         facts = evaluated(subject, asked, mesh, parts_of(request.out, "histogram"), stage)
         rows += [
@@ -32,7 +35,8 @@ def analyse_histogram(request: HistogramRequest, mesh: Mesh, stage: Stage = quie
 
 def _draw(rows: Sequence[Row]) -> Drawn:
     """How many loops decisions take: a panel for each environment, a line for each run."""
-    tasks = [task for task in TITLES if of(rows, task=task)]
+    order = list(TITLES)
+    tasks = sorted(distinct(rows, "task"), key=lambda t: order.index(t) if t in TITLES else len(order))
     columns = min(3, len(tasks))
     figure, axes = new_axes(columns, rows=-(-len(tasks) // columns), width=4.0, height=3.0)
     for axis in list(axes.flat)[len(tasks) :]:

@@ -199,7 +199,9 @@ def open_latents(folder: pathlib.Path) -> Latents:
     """Open a recording that is finished."""
     info = _read_header(folder)
     if info.done < info.states:
-        raise LatentsError(f"{folder}: {info.done:,} of {info.states:,} states are recorded; go on with it")
+        raise LatentsError(
+            f"{folder}: {info.done:,} of {info.states:,} states are recorded; run it again to continue"
+        )
     return Latents(folder, info)
 
 

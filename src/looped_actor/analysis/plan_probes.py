@@ -30,6 +30,7 @@ from looped_actor.games.boxoban import Cell
 from looped_actor.levels import LevelBank, open_bank, solve_bank
 from looped_actor.levels.plans import guess_accuracy, push_targets
 from looped_actor.processes import default_workers
+from looped_actor.runs.policy import Policy
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.advice import planes_of
 
@@ -47,11 +48,13 @@ class _Plans:
         return 4 * self.boxes
 
 
-def analyse_probes(request: ProbeRequest, mesh: Mesh, stage: Stage = quietly) -> str:
+def analyse_probes(
+    policies: Sequence[Policy], request: ProbeRequest, mesh: Mesh, stage: Stage = quietly
+) -> str:
     """Whether the pushes of an optimal solution can be read from the latents of Boxoban policies."""
     rows: list[Row] = []
     out = request.out
-    for number, subject in enumerate(subjects(request, mesh)):
+    for number, subject in enumerate(subjects(policies, mesh)):
         run = subject.run.puzzle
         if run.config.task != "boxoban":
             raise ValueError(f"{run.folder} is of {run.config.task}: plans are pushes of Boxoban")
@@ -114,7 +117,7 @@ def _recorded(
     def observe(first: int, last: int) -> np.ndarray:
         return planes_of(plans.cells[first:last], len(Cell))
 
-    recorder = LatentsRecorder(subject.policy.definition, loops, mesh)
+    recorder = LatentsRecorder(subject.run.definition, loops, mesh)
     source = hashlib.sha256(plans.cells.tobytes()).hexdigest()
     with stage(f"{subject.name}: recording latents") as progress:
         return recorder.record(

@@ -156,7 +156,7 @@ def train_probes(
 
 
 def _better(probes: Probe, score: Any, best: Probe, best_score: Any) -> tuple[Probe, Any]:
-    """Of each probe the one with the higher score."""
+    """Whichever of two versions of each probe scores higher."""
     better = score > best_score
 
     def choose(new: Array, old: Array) -> Array:

@@ -8,7 +8,6 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh
 from jaxtyping import Float
 
 from looped_actor.algorithms import as_open_loop, deciding
@@ -21,15 +20,13 @@ from looped_actor.games.catalogue import GAMES, Board
 from looped_actor.games.grid import step_from
 from looped_actor.games.pictures import Drawing, Shape, draw, to_pixels, to_svg
 from looped_actor.levels.plans import NONE
-from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.folder import run_of
 from looped_actor.runs.policy import Policy
 
 ARROWS = {Direction.UP: "↑", Direction.RIGHT: "→", Direction.DOWN: "↓", Direction.LEFT: "←"}
 MOST_CHOICES = 6
-"""Of a state, how many actions are shown: those with the highest probability at some loop."""
+"""How many actions of a state are shown: those with the highest probability at some loop."""
 FARTHEST_PUSH = 4
-"""Of the pushes that a probe reads, those further ahead are not drawn: they would cover each other."""
+"""Pushes further ahead than this are not drawn: they would cover each other."""
 _ACTION, _PLAN = "#1c1c1c", "#7b3fa0"
 
 
@@ -40,7 +37,7 @@ class Thoughts(NamedTuple):
     action: int
     loops: int
     probabilities: Float[np.ndarray, "l a"]
-    """Of each action, after each loop."""
+    """Probability of each action, after each loop."""
     value: float | None
     """None where no value was learned."""
     plan: tuple[tuple[int, int], ...] = ()
@@ -65,24 +62,20 @@ class Replay(NamedTuple):
 
 def record_episode(
     policy: Policy,
-    mesh: Mesh,
     level: int,
     *,
     levels: pathlib.Path | None = None,
     probes: pathlib.Path | None = None,
-    progress: Progress = no_progress,
 ) -> Replay:
     """Play one level of a puzzle with the most probable actions, and look at every loop of every decision.
 
     Args:
       policy: whose thoughts are shown.
-      mesh: the devices; one is used.
       level: which one of the bank.
       levels: the bank. Default: the one held out in training.
       probes: as `analyse probes` has written them: what they read of the plan is shown too.
-      progress: told the steps played.
     """
-    run = run_of(policy.config, policy.folder, mesh).puzzle
+    run = policy.run.puzzle
     config, bank = run.config, run.bank_to_play(levels)
     board, shape = bank.board(level), (bank.info.height, bank.info.width)  # or it says what is wrong
     game, read = GAMES[config.task], None if probes is None else _fitting_probes(probes, policy, board)
@@ -98,16 +91,15 @@ def record_episode(
         )
         for cells, action, loops, probabilities, value, plan in steps
     ]
-    progress(len(thoughts), len(thoughts))
     name, source = f"{config.arm} by {config.algorithm}", pathlib.Path(bank.name).stem
     title = f"{policy.folder.resolve().name}: {name}, level {level} of {source}"
-    return Replay(title, name, thoughts, _after(thoughts[-1]), config.chosen_arm.max_loops)
+    return Replay(title, name, thoughts, _after(thoughts[-1]), run.net.max_loops)
 
 
 def _steps(env: LevelEnvironment, level: int, policy: Policy, probes: ProbeSet | None) -> Iterator[tuple]:
     """Cells, action, loops, probabilities after each loop, value and plan, of every step."""
-    loop: Any = as_open_loop(policy.definition, policy.weights)
-    decide: Any = deciding(policy.definition, policy.weights)
+    loop: Any = as_open_loop(policy.run.definition, policy.weights)
+    decide: Any = deciding(policy.run.definition, policy.weights)
 
     def look(state: Any, now: Any) -> tuple[Any, ...]:
         if loop is None:  # one look, and no loops to tell apart
@@ -125,7 +117,7 @@ def _steps(env: LevelEnvironment, level: int, policy: Policy, probes: ProbeSet |
     def record(observation: Any, **options: Any) -> Any:
         return decide(observation, record=True, **options)
 
-    most = policy.config.chosen_arm.max_loops
+    most = policy.run.net.max_loops
     played = jax.jit(lambda: play_levels(env, record, jnp.array([level]), most, look))()
     seen, _, taken = jax.device_get(played.trace)
     for step in np.flatnonzero(taken[:, 0]):

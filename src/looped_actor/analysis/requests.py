@@ -2,28 +2,21 @@
 
 import pathlib
 from dataclasses import dataclass
-from typing import Annotated
 
-import tyro
-
-Runs = Annotated[tuple[pathlib.Path, ...], tyro.conf.Positional]
+from looped_actor.checks import at_least_one
 
 
 @dataclass(frozen=True)
 class StudyRequest:
-    """Which policies to look at."""
+    """Where the tables and figures go."""
 
-    runs: Runs
-    """Folders of runs, or of policies that runs have written."""
-    checkpoint: str | None = None
-    """Runs: best, latest, or an iteration. Default: the finished policy, or else latest."""
     out: pathlib.Path = pathlib.Path("analysis")
     """Folder for what is written."""
 
 
 @dataclass(frozen=True)
 class PlayRequest(StudyRequest):
-    """Which policies to look at, on which levels."""
+    """What to play."""
 
     levels: pathlib.Path | None = None
     """Puzzles: the bank to play. Default: the one held out in training."""
@@ -31,8 +24,7 @@ class PlayRequest(StudyRequest):
     """Play the first N levels, or N episodes per task."""
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count is {self.count}; it must be at least 1")
+        at_least_one(self, "count")
 
 
 @dataclass(frozen=True)
@@ -40,7 +32,7 @@ class HistogramRequest(PlayRequest):
     """How many loops decisions take."""
 
     episodes: int | None = None
-    """Robots: episodes per task. Default: as in training."""
+    """Robots and your own environments: episodes per task. Default: as in training."""
 
 
 @dataclass(frozen=True)

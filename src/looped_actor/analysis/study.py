@@ -1,31 +1,29 @@
 """What all analyses share: the policies that are looked at, a memory of what was played, and the end.
 
 An analysis writes a table and its figures into a folder and returns a sentence. What was computed is kept in
-parts until the table is written, so that an interrupted analysis goes on where it stopped.
+parts until the table is written, so that an interrupted analysis resumes where it stopped.
 """
 
 import json
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 from jax.sharding import Mesh
 
 from looped_actor.analysis.drawing import FigureKind, draw_table
-from looped_actor.analysis.requests import StudyRequest
 from looped_actor.analysis.tables import Row, write_table
 from looped_actor.codec import key_of
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.configs.runs import RunConfig
 from looped_actor.files import write_whole
 from looped_actor.loop import HaltingRule
 from looped_actor.processes import Progress, forget, no_progress
 from looped_actor.runs.base import Run
-from looped_actor.runs.config import RunConfig
 from looped_actor.runs.evaluate import evaluate_policy
-from looped_actor.runs.folder import policy_at, run_of
 from looped_actor.runs.policy import Policy
-from looped_actor.runs.requests import EvaluationRequest
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
 """Announces a piece of work, and takes its progress."""
@@ -64,11 +62,19 @@ def about_run(name: str, config: RunConfig) -> dict[str, Any]:
     return {"run": name, "task": config.task, "arm": config.arm, "learner": config.algorithm}
 
 
-def subjects(request: StudyRequest, mesh: Mesh) -> list[Subject]:
-    """The policies that are asked for, each with a name of its own."""
-    named = zip(names_of(request.runs), request.runs, strict=True)
-    policies = [(name, policy_at(folder, request.checkpoint)) for name, folder in named]
-    return [Subject(name, policy, run_of(policy.config, policy.folder, mesh)) for name, policy in policies]
+def subjects(policies: Sequence[Policy], mesh: Mesh) -> list[Subject]:
+    """The policies that are looked at, each with a name of its own."""
+    if not policies:
+        raise ValueError("give at least one policy")
+    folders = [policy.folder for policy in policies]
+    same = len({folder.resolve() for folder in folders}) < len(folders)
+    names = [policy.name for policy in policies] if same else names_of(folders)
+    if len(set(names)) < len(names):
+        raise ValueError("the same policy is given twice")
+    return [
+        Subject(name, policy, replace(policy.run, mesh=mesh))
+        for name, policy in zip(names, policies, strict=True)
+    ]
 
 
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:

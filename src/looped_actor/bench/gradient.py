@@ -28,7 +28,7 @@ from looped_actor.models import (
     Stack,
     ValueHead,
 )
-from looped_actor.runs.cost import surrogate_gradient
+from looped_actor.models.cost import surrogate_gradient
 
 
 @dataclass(frozen=True)

@@ -23,16 +23,16 @@ from jaxtyping import Array, PyTree
 from looped_actor.algorithms import PPOConfig, Synchronous, Weights, as_open_loop, no_statistics
 from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.bench.timing import take_turns
+from looped_actor.configs.presets import preset
+from looped_actor.configs.runs import OnlineConfig
 from looped_actor.devices import EVERYWHERE, on_each_device, on_every_device
 from looped_actor.evaluation.levels import LevelEnvironment, LevelPlayer
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.loop import FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.packing import default_chunk
 from looped_actor.processes import default_workers
-from looped_actor.runs.config import OnlineConfig
-from looped_actor.runs.folder import run_of
-from looped_actor.runs.policy import Policy, build_net
-from looped_actor.runs.presets import preset
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import Policy
 from looped_actor.training import OnlineState, Trainer, ppo_trainer
 
 Progress = Callable[[float, str], None]
@@ -87,7 +87,7 @@ class Work:
     build: Callable[[nnx.Rngs], Any]
     """Makes the looped net."""
     weights: Weights | None
-    """Of the looped net; None for random ones."""
+    """Weights of the looped net; None for random ones."""
     world: World
     iso_flops_world: World
     """The same without depths that are asked for, which Iso-FLOPs would not understand."""
@@ -99,13 +99,14 @@ def asked_work(loops: str, quick: bool) -> Work:
     if quick:
         ppo = PPOConfig(num_envs=32, rollout_steps=1, minibatch=32, epochs=1)
     config = replace(preset("boxoban", "paper"), ppo=ppo, time_limit=5 if quick else 16)
-    env = run_of(config).puzzle.environment(starter_bank("boxoban"))
+    run = run_of(config).puzzle
+    env = run.environment(starter_bank("boxoban"))
     depths = jnp.asarray(DISTRIBUTIONS[loops].draw(4096))
     asking = AskedDepths(env, depths, config.time_limit)
     levels = 64 if quick else 96
     return Work(
         config,
-        lambda rngs: AskedActorCritic(build_net(config, rngs)),
+        lambda rngs: AskedActorCritic(run.build(rngs)),
         None,
         World(asking, asking, levels),
         World(env, env, levels),
@@ -114,7 +115,7 @@ def asked_work(loops: str, quick: bool) -> Work:
 
 def policy_work(policy: Policy, bank: LevelBank | None, quick: bool) -> Work:
     """A trained policy at its own task, on levels of a bank, or on new ones of its recipe."""
-    config = run_of(policy.config, policy.folder).puzzle.config
+    config = policy.run.puzzle.config
     if bank is None:
         if config.levels.recipe is None:
             raise ValueError("this policy was trained on banks: give one with --levels")
@@ -126,9 +127,10 @@ def policy_work(policy: Policy, bank: LevelBank | None, quick: bool) -> Work:
     # Without its optimiser's memory the policy would be thrown off: it stays as it is while it is timed.
     ppo = replace(config.ppo, learning_rate=1e-9, epochs=1 if quick else config.ppo.epochs)
     config = replace(config, ppo=ppo)
-    train, held_out = (run_of(config).puzzle.environment(bank) for bank in banks)
+    run = run_of(config).puzzle
+    train, held_out = (run.environment(bank) for bank in banks)
     world = World(train, held_out, min(len(banks[1]), 1000))
-    return Work(config, lambda rngs: build_net(config, rngs), policy.weights, world, world)
+    return Work(config, run.build, policy.weights, world, world)
 
 
 class _Contestant(NamedTuple):
@@ -141,7 +143,7 @@ class _Contestant(NamedTuple):
 
 def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
     config = work.config
-    stack = replace(config, arm="iso-flops")
+    stack = run_of(replace(config, arm="iso-flops"))
 
     def make(world: World, build: Callable, trained: Weights | None) -> _Contestant:
         trainer = ppo_trainer(config.ppo, world.train, build, config.iterations, mesh)
@@ -164,7 +166,7 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
         execution=FrozenScan(),
     )
     frozen = _Contestant(in_step, looped.state, replace(looped.player, acting=FROZEN))
-    iso_flops = make(work.iso_flops_world, lambda rngs: build_net(stack, rngs), None)
+    iso_flops = make(work.iso_flops_world, stack.build, None)
     return {"looped": looped, "frozen": frozen, "iso-flops": iso_flops}
 
 

@@ -9,9 +9,15 @@ from looped_actor.analysis.requests import (
     DifficultyRequest,
     HistogramRequest,
     ProbeRequest,
-    Runs,
 )
-from looped_actor.cli.shared import DeviceOptions, Folder, progress_bar
+from looped_actor.cli.shared import (
+    CheckpointOptions,
+    DeviceOptions,
+    Folder,
+    Folders,
+    PolicyOptions,
+    progress_bar,
+)
 
 app = tyro.extras.SubcommandApp()
 
@@ -22,60 +28,80 @@ def _tell(name: str, out: pathlib.Path, sentence: str) -> None:
 
 
 @app.command(name="probes")
-def probes(*, request: ProbeRequest, devices: DeviceOptions) -> None:
+def probes(runs: Folders, /, *, of: CheckpointOptions, request: ProbeRequest, devices: DeviceOptions) -> None:
     """Is the plan in the latent? Read the pushes of an optimal solution from it, loop by loop.
 
     Solves the levels, records the latents of every run (several runs are checkpoints of one kind), and
     trains small attentive probes for every push and loop, and for the input embedding. Writes probes.csv,
-    its figure, and the probes themselves, which `replay --probes` can draw. Interrupted, the same command
-    goes on.
+    its figure, and the probes themselves, which `replay --probes` can draw. If it is interrupted, the same
+    command continues.
 
     Example: looped-actor analyse probes runs/first --out analysis/first
 
     Example: looped-actor analyse probes runs/a runs/b runs/c --levels levels/boxoban-unfiltered-valid.levels
     levels/boxoban-medium-valid.levels --count 25000
+
+    Args:
+      runs: Folders of runs, or of policies that runs have written.
     """
     from looped_actor.analysis.plan_probes import analyse_probes
 
-    _tell("probes", request.out, analyse_probes(request, devices.start(), progress_bar))
+    mesh = devices.start()
+    _tell("probes", request.out, analyse_probes(of.policies(runs), request, mesh, progress_bar))
 
 
 @app.command(name="difficulty")
-def difficulty(*, request: DifficultyRequest, devices: DeviceOptions) -> None:
+def difficulty(
+    runs: Folders, /, *, of: CheckpointOptions, request: DifficultyRequest, devices: DeviceOptions
+) -> None:
     """Is computation spent where it is needed? Loops of each state against its distance from solved.
 
     Plays levels and solves every state that was visited: remaining pushes of Boxoban, moves of Rush Hour,
     for solved and failed episodes, with counts and intervals.
 
     Example: looped-actor analyse difficulty runs/first --count 500 --out analysis/first
+
+    Args:
+      runs: Folders of runs, or of policies that runs have written.
     """
     from looped_actor.analysis.difficulty import analyse_difficulty
 
-    _tell("difficulty", request.out, analyse_difficulty(request, devices.start(), progress_bar))
+    mesh = devices.start()
+    _tell("difficulty", request.out, analyse_difficulty(of.policies(runs), request, mesh, progress_bar))
 
 
 @app.command(name="histogram")
-def histogram(*, request: HistogramRequest, devices: DeviceOptions) -> None:
+def histogram(
+    runs: Folders, /, *, of: PolicyOptions, request: HistogramRequest, devices: DeviceOptions
+) -> None:
     """How many loops do decisions take? One panel for each environment, for any set of runs.
 
     Example: looped-actor analyse histogram runs/boxoban runs/rush-hour runs/cubes --count 200 --episodes 5
+
+    Args:
+      runs: Folders of runs, or of policies that runs have written.
     """
     from looped_actor.analysis.histogram import analyse_histogram
 
-    _tell("histogram", request.out, analyse_histogram(request, devices.start(), progress_bar))
+    mesh = devices.start()
+    _tell("histogram", request.out, analyse_histogram(of.policies(runs), request, mesh, progress_bar))
 
 
 @app.command(name="caps")
-def caps(*, request: CapsRequest, devices: DeviceOptions) -> None:
+def caps(runs: Folders, /, *, of: PolicyOptions, request: CapsRequest, devices: DeviceOptions) -> None:
     """What if it thought less or more? Success against the cap and the threshold at test time.
 
     Adaptive loops beside fixed ones of the same policy, and success against the FLOPs of a decision.
 
     Example: looped-actor analyse caps runs/first --caps 1 2 4 8 16 32 --thresholds 1e-2 1e-3 1e-4
+
+    Args:
+      runs: Folders of runs, or of policies that runs have written.
     """
     from looped_actor.analysis.caps import analyse_caps
 
-    _tell("caps", request.out, analyse_caps(request, devices.start(), progress_bar))
+    mesh = devices.start()
+    _tell("caps", request.out, analyse_caps(of.policies(runs), request, mesh, progress_bar))
 
 
 @app.command(name="plot")
@@ -99,10 +125,9 @@ def replay(
     *,
     level: int = 0,
     levels: pathlib.Path | None = None,
-    checkpoint: str | None = None,
     probes: pathlib.Path | None = None,
     out: pathlib.Path = pathlib.Path("replays"),
-    devices: DeviceOptions,
+    of: CheckpointOptions,
 ) -> None:
     """Watch an episode of a puzzle, thought by thought: as one HTML file for any browser, and as a GIF.
 
@@ -117,17 +142,14 @@ def replay(
       run: The folder of a run of a puzzle, or of a policy that a run has written.
       level: Which level of the bank, counted from 0.
       levels: The bank. Default: the one held out in training.
-      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       probes: Probes of this policy, by `looped-actor analyse probes`.
       out: Folder for the files.
     """
     from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
-    from looped_actor.runs.folder import policy_at
+    from looped_actor.devices import start_devices
 
-    mesh = devices.start()
-    policy = policy_at(run, checkpoint)
-    with progress_bar("thinking") as progress:
-        made = record_episode(policy, mesh, level, levels=levels, probes=probes, progress=progress)
+    start_devices(1)
+    made = record_episode(of.policy(run), level, levels=levels, probes=probes)
     path = out / f"{run.resolve().name}-level{level}"
     write_html(made, path.with_suffix(".html"))
     write_replay_gif(made, path.with_suffix(".gif"))
@@ -135,7 +157,7 @@ def replay(
     print(f"{ending} in {len(made.steps)} steps: {path}.html, .gif")
 
 
-def compare(runs: Runs, /, *, out: pathlib.Path = pathlib.Path("analysis")) -> None:
+def compare(runs: Folders, /, *, out: pathlib.Path = pathlib.Path("analysis")) -> None:
     """Curves and final numbers of several runs in one picture, from what they have written down.
 
     Example: looped-actor compare runs/looped runs/iso-params runs/iso-flops --out analysis/arms

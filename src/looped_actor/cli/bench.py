@@ -147,7 +147,7 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
     begin = time.perf_counter()
     from looped_actor.bench.work import Turns, asked_work, policy_work
     from looped_actor.levels import open_bank
-    from looped_actor.runs.policy import load_policy
+    from looped_actor.runs.folder import load_policy
 
     mesh = asked.start()
     with _bar() as progress:

@@ -4,8 +4,8 @@ import json
 import pathlib
 from typing import Any
 
-from looped_actor.cli.shared import DeviceOptions, Folder, Json, progress_bar
-from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.cli.shared import DeviceOptions, Folder, Json, PolicyOptions, progress_bar
+from looped_actor.configs.requests import EvaluationRequest
 
 
 def evaluate(
@@ -13,15 +13,16 @@ def evaluate(
     /,
     *,
     request: EvaluationRequest,
-    checkpoint: str | None = None,
+    of: PolicyOptions,
     devices: DeviceOptions,
     out: pathlib.Path | None = None,
     as_json: Json = False,
 ) -> None:
-    """Play every level of a bank once, or episodes of a world's tasks, with the most probable actions.
+    """Play every level of a bank once, or episodes of a world, with the most probable actions.
 
-    Says the share solved with its 95% interval, success and loops by the length of the optimal solution or
-    by task, and how many loops decisions took. The looped arm may think longer or shorter than in training.
+    Prints the success rate with its 95% interval, success and loops by the length of the optimal solution or
+    by task, and a histogram of loops per decision. Looped policies may think longer or shorter than in
+    training.
 
     Example: looped-actor eval runs/first --json
 
@@ -29,18 +30,18 @@ def evaluate(
 
     Example: looped-actor eval runs/cubes --count 50 --tasks 1 2
 
+    Example: looped-actor eval runs/walk --code examples/own_world.py
+
     Args:
       policy: The folder of a run, or of a policy that a run has written.
-      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       out: A file for the JSON.
       as_json: Print JSON instead of a table.
     """
     from looped_actor.files import write_whole
     from looped_actor.runs.evaluate import evaluate_policy
-    from looped_actor.runs.folder import policy_at
 
     mesh = devices.start()
-    loaded = policy_at(policy, checkpoint)
+    loaded = of.policy(policy)
     with progress_bar("playing") as progress:
         facts = evaluate_policy(loaded, request, mesh, progress)
     text = json.dumps(facts, indent=1)

@@ -2,8 +2,8 @@
 
 import pathlib
 
-from looped_actor.cli.shared import Folder
-from looped_actor.runs.requests import ExportRequest
+from looped_actor.cli.shared import Folder, PolicyOptions
+from looped_actor.configs.requests import ExportRequest
 
 
 def export(
@@ -11,10 +11,10 @@ def export(
     /,
     *,
     request: ExportRequest,
-    checkpoint: str | None = None,
+    of: PolicyOptions,
     out: pathlib.Path = pathlib.Path("exported"),
 ) -> None:
-    """Write a policy so that it runs without this package: where there is JAX, and nothing else.
+    """Write a policy as a program that needs JAX, and not this package.
 
     Writes policy.safetensors and config.json, which `load_policy` reads and which hold numbers only;
     policy.stablehlo, the policy as a program for batches of any size; and signature.json, which says what
@@ -26,15 +26,13 @@ def export(
 
     Args:
       policy: The folder of a run, or of a policy that a run has written.
-      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       out: Folder for the files.
     """
     from looped_actor.devices import start_devices
     from looped_actor.runs.export import PROGRAM_FILE, export_policy
-    from looped_actor.runs.folder import policy_at
 
     start_devices(1)
-    signature = export_policy(policy_at(policy, checkpoint), request, out)
+    signature = export_policy(of.policy(policy), request, out)
     size = (out / PROGRAM_FILE).stat().st_size
     print(f"{out}: {', '.join(sorted(path.name for path in out.iterdir()))}")
     print(f"{PROGRAM_FILE}: {size / 1024:,.0f} KiB, for {', '.join(signature['platforms'])}")

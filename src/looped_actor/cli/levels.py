@@ -98,7 +98,7 @@ def build_boxoban(
     """Make banks of Boxoban levels: generated ones, or with --source from a copy of the Boxoban collection.
 
     Generated levels come from reverse play, are certified by the optimal solver, and are the same for the
-    same options whatever the number of workers. Interrupted, the same command goes on.
+    same options whatever the number of workers. If interrupted, run it again to continue.
 
     Example: looped-actor levels build boxoban --source boxoban-levels --splits unfiltered/train
 
@@ -138,7 +138,7 @@ def build_rush_hour(
 
     A generated level is the hardest board of its cluster, its length is certified by exploring the whole
     cluster, and no cluster gives two levels: so no board of one split is reachable from another. The same
-    options give the same files whatever the number of workers. Interrupted, the same command goes on.
+    options give the same files whatever the number of workers. If interrupted, run it again to continue.
 
     Example: looped-actor levels build rush-hour --train 200000 --valid 10000 --test 10000
 
@@ -288,7 +288,7 @@ def solve(
 ) -> None:
     """Solve levels optimally in moves, and write the solutions.
 
-    Interrupted, the same command goes on where it stopped.
+    If it is interrupted, the same command continues.
 
     Example: looped-actor levels solve levels/boxoban-test.levels --count 100
 

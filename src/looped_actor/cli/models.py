@@ -30,8 +30,8 @@ def models(
     from rich.console import Console
 
     from looped_actor.models.arms import arms_for, paper_core
+    from looped_actor.models.cost import count_parameters, token_count, update_memory
     from looped_actor.models.tasks import TASKS
-    from looped_actor.runs.cost import count_parameters, token_count, update_memory
 
     if batch < 1:
         raise ValueError(f"--batch is {batch}; it must be at least 1")

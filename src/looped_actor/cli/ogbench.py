@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import tyro
 
-from looped_actor.cli.shared import Folder, progress_bar
+from looped_actor.cli.shared import CheckpointOptions, Folder, progress_bar
 from looped_actor.names import WorldName
 
 World = Annotated[WorldName, tyro.conf.Positional]
@@ -27,7 +27,7 @@ def collect(
     """Make a play dataset with OGBench's scripted oracles: no download needed.
 
     Writes WORLD-play-v0.npz and, a tenth of its size, WORLD-play-v0-val.npz, in OGBench's own format. The
-    same seed gives the same bytes with any number of workers. Interrupted, the same command goes on.
+    same seed gives the same bytes with any number of workers. If interrupted, run it again to continue.
 
     Example: looped-actor ogbench collect cube-double --transitions 1e5
 
@@ -75,7 +75,7 @@ def film(
     task: Literal[1, 2, 3, 4, 5] = 1,
     episode: int = 0,
     out: pathlib.Path | None = None,
-    checkpoint: str | None = None,
+    of: CheckpointOptions,
     size: int = 320,
     every: int = 2,
     steps: int | None = None,
@@ -91,33 +91,28 @@ def film(
       task: Which of the world's five tasks.
       episode: Its number: it begins as the episode of this number does in `looped-actor eval`.
       out: The file. Default: film-WORLD-taskT-episodeN.gif.
-      checkpoint: Runs: best, latest, or an iteration. Default: the finished policy, or else latest.
       size: Pixels of the picture's sides.
       every: Steps from one frame to the next.
       steps: Steps after which to end. Default: the world's own limit.
     """
     from looped_actor.devices import start_devices
     from looped_actor.evaluation.film import film_episode, write_gif
-    from looped_actor.runs.folder import policy_at, run_of
 
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
             raise ValueError(f"--{option} is too small")
     start_devices(1)
-    loaded = policy_at(policy, checkpoint)
-    config = run_of(loaded.config, policy).control.config
+    loaded = of.policy(policy)
     with progress_bar("filming steps") as progress:
         made = film_episode(
-            config.task,
-            loaded.definition,
-            loaded.weights,
+            loaded,
             task=task,
             number=episode,
             size=size,
             time_limit=steps,
             progress=progress,
         )
-    path = out or pathlib.Path(f"film-{config.task}-task{task}-episode{episode}.gif")
-    write_gif(made, config.chosen_arm.max_loops, path, every, milliseconds=50 * every)
+    path = out or pathlib.Path(f"film-{loaded.config.task}-task{task}-episode{episode}.gif")
+    write_gif(made, loaded.run.net.max_loops, path, every, milliseconds=50 * every)
     ending = "solved" if made.success else "not solved"
     print(f"{path}: {made.title}, {ending} after {len(made.loops)} steps")

@@ -29,9 +29,9 @@ class Selection:
     scale: Scale = "micro"
     """Two CPU cores and hours, one GPU each, or the paper."""
     learner: LearnerName = "ppo"
-    """Of puzzles."""
+    """Puzzles: how they are learned."""
     seeds: int | None = None
-    """Of each kind of run. Default: as many as in the paper."""
+    """Seeds per kind of run. Default: as many as in the paper."""
     tasks: tuple[str, ...] = ()
     """Only these of the environments that it shows."""
     arms: tuple[str, ...] = ()
@@ -56,6 +56,7 @@ class Selection:
         """The runs of each artifact that was asked for."""
         from looped_actor.reproduction.artifacts import ARTIFACTS, artifact_named
         from looped_actor.reproduction.grid import RunKey
+        from looped_actor.runs.kinds import run_of
 
         names = tuple(ARTIFACTS) if "all" in self.ids else tuple(dict.fromkeys(self.ids))
         if not names:
@@ -69,7 +70,8 @@ class Selection:
                 arms = [arm for arm in arms if arm in artifact.arms]
                 if (self.tasks and not tasks) or (self.arms and not arms):
                     continue
-            cap = study.config(RunKey(artifact.tasks[0], self.learner, "looped", 0)).chosen_arm.max_loops
+            config = study.config(RunKey(artifact.tasks[0], self.learner, "looped", 0))
+            cap = run_of(config).net.max_loops
             keys[name] = artifact.keys(self.learner, self.seeds, tasks, arms, cap)
         unknown = study.unknown_changes([key for own in keys.values() for key in own])
         if unknown:
@@ -164,8 +166,8 @@ def run(
 ) -> None:
     """Train what a figure needs, one run on each device, then make its tables and figures, and the report.
 
-    Runs that are finished are not run again; interrupted, or killed, the same command goes on. A run
-    whose process dies is begun again from its checkpoint. Over Ray, the folder must be on a file
+    Finished runs are not repeated. If it is interrupted or killed, the same command continues; a run whose
+    process dies is restarted from its checkpoint. Over Ray, the folder must be on a file
     system that all nodes share.
 
     Example: looped-actor reproduce run boxoban-curves --seeds 2 --learner imitation
@@ -178,7 +180,7 @@ def run(
       workers: Runs at a time. Default: one per device, or one per CPU core.
       ray: Use a Ray cluster instead of processes of this machine: its address, auto, or local to start one.
       accelerators: Over Ray, GPUs of each run.
-      retries: How often a run whose process dies is begun again.
+      retries: How often a run whose process dies is restarted.
     """
     from looped_actor.analysis.drawing import check_matplotlib
     from looped_actor.devices import start_devices

@@ -1,8 +1,11 @@
 """What several commands share: options, the progress bar, and where batches of work are done."""
 
+import functools
+import importlib.util
 import json
 import pathlib
-from collections.abc import Callable, Iterator
+import sys
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
@@ -13,8 +16,11 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from looped_actor.processes import Pool
+    from looped_actor.runs.base import Own
+    from looped_actor.runs.policy import Policy
 
 Folder = Annotated[pathlib.Path, tyro.conf.Positional]
+Folders = Annotated[tuple[pathlib.Path, ...], tyro.conf.Positional]
 Json = Annotated[bool, tyro.conf.arg(name="json")]
 Changes = Annotated[tuple[str, ...], tyro.conf.arg(name="set")]
 
@@ -44,6 +50,63 @@ class ClusterOptions(DeviceOptions):
     """How many processes there are."""
     process: int | None = None
     """Which one this is, counted from 0."""
+
+
+@dataclass(frozen=True)
+class CodeOptions:
+    """The code of a world of your own."""
+
+    code: pathlib.Path | None = None
+    """Your own environment: a Python file with `env`, `build` and, to train, `config`. It is executed."""
+
+    @functools.cached_property
+    def module(self) -> Any:
+        """The file as a module; None where there is none."""
+        if self.code is None:
+            return None
+        spec = importlib.util.spec_from_file_location(self.code.stem, self.code)
+        if spec is None or spec.loader is None or not self.code.is_file():
+            raise ValueError(f"--code {self.code}: there is no such Python file")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[self.code.stem] = module
+        spec.loader.exec_module(module)
+        for name in ("env", "build"):
+            if not hasattr(module, name):
+                raise ValueError(f"--code {self.code}: there is no `{name}` in it")
+        return module
+
+    @property
+    def own(self) -> "Own | None":
+        """What of the world is code."""
+        from looped_actor.runs.base import Own
+
+        module = self.module
+        return None if module is None else Own(module.build, module.env)
+
+
+@dataclass(frozen=True)
+class CheckpointOptions:
+    """Which policy of a folder."""
+
+    checkpoint: str | None = None
+    """Runs: best, latest, or an iteration. Default: the finished policy, or else latest."""
+    own = None
+
+    def policy(self, folder: pathlib.Path) -> "Policy":
+        """The policy of a run, or one that a run has written."""
+        return self.policies([folder])[0]
+
+    def policies(self, folders: Sequence[pathlib.Path]) -> "list[Policy]":
+        """The same for several."""
+        from looped_actor.runs.folder import policy_at
+
+        own = self.own
+        return [policy_at(folder, self.checkpoint, own) for folder in folders]
+
+
+@dataclass(frozen=True)
+class PolicyOptions(CodeOptions, CheckpointOptions):
+    """Which policy of a folder, which may be of a world of your own."""
 
 
 @dataclass(frozen=True)

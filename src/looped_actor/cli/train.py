@@ -1,36 +1,43 @@
 """`looped-actor train` and `resume`: from a preset to a policy."""
 
-import math
+import importlib.util
 import pathlib
-from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from looped_actor.cli.shared import Changes, ClusterOptions, Folder, changes_of, progress_bar
-from looped_actor.names import PUZZLES, ArmName, LearnerName, Scale, TaskName
+from looped_actor.cli.shared import (
+    Changes,
+    ClusterOptions,
+    CodeOptions,
+    Folder,
+    changes_of,
+    progress_bar,
+)
+from looped_actor.names import ArmName, LearnerName, Scale, TaskName
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from looped_actor.runs.config import RunConfig
-    from looped_actor.training import Report
+    from looped_actor.configs.runs import RunConfig
+    from looped_actor.runs.base import Own
+    from looped_actor.training import Logger
 
 
 @dataclass(frozen=True)
-class RunOptions:
+class RunOptions(CodeOptions):
     """Which run."""
 
     task: Annotated[TaskName | None, tyro.conf.Positional] = None
-    """The environment. May be left out where --config gives it."""
+    """The environment. Omit it with --config or --code."""
     scale: Scale = "micro"
     """The preset to start from: two CPU cores and minutes, one GPU and an hour, or the paper."""
     arm: ArmName | None = None
     """What to train. Default: looped."""
     learner: LearnerName | None = None
-    """Puzzles: learn from rewards by ppo, or what the solver would do by imitation, which takes far fewer
-    steps and has a preset of its own. Default: ppo."""
+    """Puzzles: ppo learns from rewards; imitation learns from the solver, takes far fewer steps, and has
+    its own preset. Default: ppo."""
     seed: int | None = None
     """Seed of everything random. Default: 0."""
     steps: float | None = None
@@ -42,7 +49,7 @@ class RunOptions:
     config: pathlib.Path | None = None
     """A config.json to start from, instead of a preset."""
     change: Changes = ()
-    """Other fields to change, as ppo.learning_rate=3e-4. --dry-run lists all fields."""
+    """Override fields of the configuration, as ppo.learning_rate=3e-4. --dry-run lists them all."""
 
     @property
     def chosen(self) -> "RunConfig":
@@ -61,9 +68,13 @@ class RunOptions:
 
     @property
     def _begun_from(self) -> "RunConfig":
-        from looped_actor.runs.config import read_config
-        from looped_actor.runs.presets import preset
+        from looped_actor.configs.presets import preset
+        from looped_actor.configs.runs import read_config
 
+        if self.config is None and self.task is None and self.module is not None:
+            if not hasattr(self.module, "config"):
+                raise ValueError(f"--code {self.code}: there is no `config` in it, an OwnConfig")
+            return self.module.config
         if self.config is None:
             if self.task is None:
                 raise ValueError("which environment? looped-actor train boxoban, for example")
@@ -75,23 +86,47 @@ class RunOptions:
             raise ValueError(f"{self.config} is not of {self.learner}: change its field learner")
         return chosen
 
-    @property
-    def folder(self) -> pathlib.Path:
+    def folder(self, chosen: "RunConfig") -> pathlib.Path:
         """Where the run goes, if nothing else is said."""
-        chosen, by = self.chosen, [] if self.learner is None else [self.learner]
-        name = "-".join([chosen.task, chosen.scale, *by, chosen.arm, f"seed{chosen.seed}"])
+        by = [] if self.learner is None else [self.learner]
+        scale = getattr(chosen, "scale", "own")
+        name = "-".join([chosen.task, scale, *by, chosen.arm, f"seed{chosen.seed}"])
         return pathlib.Path("runs", name)
 
 
-def train(
-    *, run: RunOptions, cluster: ClusterOptions, out: pathlib.Path | None = None, dry_run: bool = False
-) -> None:
-    """Train a policy, into a folder that holds all of the run: puzzles by PPO or by imitation of
-    their solver, robots offline by GCIQL.
+@dataclass(frozen=True)
+class LogOptions:
+    """Where else the numbers of a run go."""
 
-    The folder gets config.json, metrics.csv, TensorBoard events, checkpoints, evaluations on held-out
-    levels or on OGBench's tasks, and at the end the policy as safetensors. SIGTERM or Ctrl-C saves and ends;
-    `looped-actor resume` goes on exactly from there, and after a crash from the newest checkpoint.
+    wandb: str | None = None
+    """Log to this Weights & Biases project. WANDB_MODE=offline keeps everything on this machine."""
+
+    def check(self) -> None:
+        """Raise an error if something is missing: better before the run begins."""
+        if self.wandb is not None and importlib.util.find_spec("wandb") is None:
+            raise ValueError("W&B is not installed: pip install 'looped-actor[wandb]'")
+
+    def loggers(self, folder: pathlib.Path) -> "list[Logger]":
+        """Those that are asked for."""
+        from looped_actor.training import WandbLogger
+
+        return [] if self.wandb is None else [WandbLogger(self.wandb, folder)]
+
+
+def train(
+    *,
+    run: RunOptions,
+    cluster: ClusterOptions,
+    logs: LogOptions,
+    out: pathlib.Path | None = None,
+    dry_run: bool = False,
+) -> None:
+    """Train a policy: puzzles by PPO or by imitating their solver, robots offline by GCIQL, your own
+    environment by PPO.
+
+    The folder of the run gets config.json, metrics.csv, TensorBoard events, checkpoints, evaluations on
+    held-out levels or tasks, and at the end the policy as safetensors. SIGTERM or Ctrl-C saves and exits;
+    `looped-actor resume` continues exactly from there, or after a crash from the newest checkpoint.
 
     On several hosts, start the same command on each, with --coordinator, --processes and --process.
 
@@ -103,6 +138,8 @@ def train(
 
     Example: looped-actor train cube-double --arm mlp --data data/cube-double-play-v0.npz
 
+    Example: looped-actor train --code examples/own_world.py --out runs/walk
+
     Example: looped-actor train boxoban --scale paper --dry-run
 
     Args:
@@ -111,116 +148,88 @@ def train(
     """
     from looped_actor.runs.folder import begin_run
 
-    chosen = run.chosen
-    mesh = cluster.start()
+    logs.check()
+    mesh = cluster.start()  # before any code of the user's computes something
+    chosen, own = run.chosen, run.own
     if dry_run:
-        _print_plan(chosen, mesh.size)
+        _print_plan(chosen, own, mesh.size)
         return
-    folder = out or run.folder
-    with progress_bar("preparing levels" if chosen.task in PUZZLES else "preparing data") as progress:
-        chosen = begin_run(chosen, folder, progress)
-    _train(chosen, folder, mesh)
+    folder = out or run.folder(chosen)
+    with progress_bar(f"preparing {chosen.task}") as progress:
+        chosen = begin_run(chosen, folder, progress, own)
+    _train(chosen, folder, mesh, own, logs)
 
 
-def resume(run: Folder, /, *, cluster: ClusterOptions) -> None:
-    """Go on with a run from its newest checkpoint, exactly as if it had not been interrupted.
+def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: LogOptions) -> None:
+    """Continue a run from its newest checkpoint, exactly as if it had not been interrupted.
 
     The number of devices may differ from before; numbers then agree up to rounding.
 
     Example: looped-actor resume runs/first
+
+    Example: looped-actor resume runs/walk --code examples/own_world.py
 
     Args:
       run: The folder of the run.
     """
     from looped_actor.runs.folder import read_run
 
-    config = read_run(run)
-    _train(config, run, cluster.start())
+    logs.check()
+    config, mesh = read_run(run), cluster.start()
+    _train(config, run, mesh, code.own, logs)
 
 
 def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
     from dataclasses import replace
 
+    from looped_actor.configs.runs import LevelsConfig
     from looped_actor.levels import open_bank
-    from looped_actor.runs.config import LevelsConfig
 
     about = open_bank(levels[0]).info
     named = LevelsConfig(str(levels[0]), str(levels[1]), evaluate_count=config.levels.evaluate_count)
     return replace(config, levels=named, board=(about.height, about.width))
 
 
-def _train(config: "RunConfig", folder: pathlib.Path, mesh: "Mesh") -> None:
+def _train(
+    config: "RunConfig", folder: pathlib.Path, mesh: "Mesh", own: "Own | None", logs: LogOptions
+) -> None:
     import jax
 
     from looped_actor.runs.folder import train_run
     from looped_actor.training import Ending
+    from looped_actor.training.bar import training_bar
 
     first = jax.process_index() == 0
-    with _training_bar(config, shown=first) as report:
-        ending = train_run(config, folder, mesh, report)
+    with training_bar(config.title, config.best_by, shown=first) as report:
+        loggers = logs.loggers(folder) if first else []
+        ending = train_run(config, folder, mesh, report, own, loggers)
     if not first:
         return
     if ending is Ending.FINISHED:
         print(f"{folder}: finished; the policy is in {folder / 'policy'}")
     else:
-        print(f"{folder}: saved; go on with: looped-actor resume {folder}")
+        print(f"{folder}: saved; continue with: looped-actor resume {folder}")
 
 
-@contextmanager
-def _training_bar(config: "RunConfig", shown: bool):
-    """Steps, rate, success, loops, and time left."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
-
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(bar_width=20),
-        TextColumn("{task.percentage:3.0f}%"),
-        TimeRemainingColumn(),
-        TextColumn("{task.fields[numbers]}"),
-    )
-    with Progress(
-        *columns, console=Console(stderr=True), disable=not shown, speed_estimate_period=600
-    ) as bar:
-        name = f"{config.algorithm}: {config.task} {config.arm}"
-        task = bar.add_task(name, total=None, numbers="compiling")
-        begun = False
-
-        def show(report: "Report") -> None:
-            nonlocal begun
-            loops = f"{report.loops:.1f} loops, {report.utilisation:.0%} of those computed"
-            numbers = [f"{report.steps_per_second:,.0f} steps/s", loops]
-            if not math.isnan(report.success):  # no episode may have ended
-                numbers.append(f"success {report.success:.0%}")
-            if report.evaluated is not None:
-                numbers.append(f"held out {report.evaluated:.0%}")
-            # What was done before a resumption, and what compiling took, say nothing of the time left.
-            put = bar.update if begun else bar.reset
-            put(task, completed=report.steps, total=report.all_steps, numbers=", ".join(numbers))
-            begun = True
-
-        yield show
-
-
-def _print_plan(config: "RunConfig", devices: int) -> None:
+def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
     from rich.console import Console
     from rich.table import Table
 
     from looped_actor.codec import field_paths, field_value
-    from looped_actor.runs.folder import run_of
+    from looped_actor.runs.kinds import run_of
 
     fields = Table(title="configuration", show_header=False)
     for path in field_paths(config):
         fields.add_row(path, str(field_value(config, path)))
-    cost = run_of(config).cost(devices)
+    config = run_of(config, own=own).completed()
+    cost = run_of(config, own=own).cost(devices)
     counted = cost.counted
-    a_step = "an environment step, learning included" if config.task in PUZZLES else "a gradient step"
     table = Table(title="cost", show_header=False)
     hours, kind = cost.seconds / 3600, "device" if cost.devices == 1 else "devices"
     for name, value in (
         ("parameters", f"{counted.parameters:,}"),
         (f"a decision, at {cost.max_loops} loops", f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"),
-        (a_step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
+        (cost.step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
         ("the whole run, at most", f"{counted.flops_per_step * config.total_steps:.2e} FLOPs"),
         ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),
         ("memory: parameters and optimiser", f"{cost.state_bytes / 2**20:,.1f} MiB"),

@@ -48,6 +48,10 @@ class Collector(Protocol):
         """The experience of an iteration, by the policy as it is; `given` is what the learner asks for."""
         ...
 
+    def resume(self, state: Any, seed: int) -> Any:
+        """A state of the run that was restored from a checkpoint, made fit to resume from."""
+        ...
+
     def prefetch(self, state: Any) -> None:
         """Called while the devices learn from what the host collected from this state."""
         ...

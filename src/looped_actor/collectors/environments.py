@@ -75,5 +75,9 @@ class EnvironmentCollector:
         counts = {"asked": rollout.asked[None], "executed": rollout.executed[None]}
         return Experience(players, rollout._replace(**counts))
 
+    def resume(self, state: Any, seed: int) -> Any:
+        """As it is: the state holds all there is."""
+        return state
+
     def prefetch(self, state: Any) -> None:
         """Nothing is collected on the host."""

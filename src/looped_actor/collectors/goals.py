@@ -52,7 +52,7 @@ class Draws:
     dtype: Any = jnp.float32
 
     def numbers(self, iteration: Int[Array, ""]) -> Int[Array, " u"]:
-        """Of an iteration's updates, counted from the start of the run."""
+        """Numbers of an iteration's updates, counted from the start of the run."""
         return iteration * self.updates + jnp.arange(self.updates)
 
     def rows(
@@ -112,7 +112,7 @@ class Fetched:
     """Batches that the host has fetched."""
 
     feed: GoalBatch
-    """Of all updates."""
+    """Draws of all updates."""
 
     def batch(self, one: GoalBatch) -> GoalBatch:
         """This device's part of a batch."""
@@ -168,6 +168,10 @@ class DatasetCollector:
             return DrawnInside(world, state.root, numbers, self.draws, self.mesh.size)
         iteration = int(state.iteration)
         return Fetched(self._ahead.pop(iteration, None) or self._fetch(state.root, iteration))
+
+    def resume(self, state: Any, seed: int) -> Any:
+        """As it is: the state holds all there is."""
+        return state
 
     def prefetch(self, state: Any) -> None:
         """Fetch what the next iteration will learn from."""

@@ -9,7 +9,6 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from gymnasium import spaces
-from gymnasium.vector import AutoresetMode
 from gymnasium.vector import VectorEnv as GymnasiumVector
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped, UInt32
@@ -19,6 +18,7 @@ from looped_actor.collectors.base import EXPERIENCE, PLAYERS, STEPS, Experience
 from looped_actor.collectors.rollouts import Players, Rollout, Transition, drawn_actions
 from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.envs import VectorState
+from looped_actor.envs.spaces import Actions, spaces_of, successes
 from looped_actor.envs.vector import EpisodeStatistics
 from looped_actor.loop import Categorical
 
@@ -27,6 +27,8 @@ class _Acted(NamedTuple):
     """What the devices decide in one step."""
 
     action: Shaped[Array, "b ..."]
+    taken: Shaped[Array, "b ..."]
+    """The same as the environment takes it."""
     log_prob: Float[Array, " b"]
     value: Float[Array, " b"]
     loops: Int[Array, " b"]
@@ -64,23 +66,15 @@ class GymnasiumCollector:
         env = self.env
         if env.num_envs != self.num_envs:
             raise ValueError(f"num_envs is {self.num_envs}, and the environment has {env.num_envs} copies")
-        if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-            raise ValueError(
-                "the environment starts a new episode one step late: make it with "
-                'gymnasium.make_vec(..., vectorization_mode="sync", '
-                'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
-            )
-        if not isinstance(env.single_observation_space, spaces.Box):
-            raise ValueError(
-                f"observations are {env.single_observation_space}; they must be arrays: wrap the "
-                "environment, for example by gymnasium.wrappers.vector.FlattenObservation"
-            )
-        if not isinstance(env.single_action_space, spaces.Discrete | spaces.Box):
-            raise ValueError(f"actions are {env.single_action_space}; they must be discrete, or vectors")
+        _ = self._actions  # or it says what is wrong with the environment
         if jax.process_count() > 1:
             raise ValueError(
                 "environments of Gymnasium are trained on by one process, on as many devices as it has"
             )
+
+    @functools.cached_property
+    def _actions(self) -> Actions:
+        return spaces_of(self.env)[1]
 
     @property
     def steps_per_iteration(self) -> int:
@@ -129,6 +123,10 @@ class GymnasiumCollector:
         )
         return Experience(self._placed(players), rollout)
 
+    def resume(self, state: Any, seed: int) -> Any:
+        """With new episodes: the state of Gymnasium environments cannot be saved."""
+        return state._replace(players=self.begin(state.root, seed + int(state.iteration)))
+
     def prefetch(self, state: Any) -> None:
         """The next rollout needs what is being learned."""
 
@@ -147,6 +145,7 @@ class GymnasiumCollector:
             self._check_head(decision.distribution, action)
             return _Acted(
                 action,
+                self._actions.as_taken(action),
                 decision.distribution.log_prob(action),
                 decision.value,
                 decision.loop.loops,
@@ -173,8 +172,8 @@ class GymnasiumCollector:
     def _stepped(self, players: Players, acted: _Acted) -> tuple[Players, Transition]:
         """Carry out one action of every environment; all of it stays on the host."""
         envs = players.envs
-        after, reward, terminated, truncated, infos = self.env.step(self._as_taken(acted.action))
-        success = _success(infos, len(terminated))
+        after, reward, terminated, truncated, infos = self.env.step(acted.taken)
+        success = successes(infos, len(terminated))
         before = envs.statistics
         episode = EpisodeStatistics(
             (before.returns + reward).astype(np.float32), before.length + 1, before.success | success
@@ -196,20 +195,3 @@ class GymnasiumCollector:
         envs = envs._replace(statistics=running, episode=(envs.episode + done).astype(np.int32))
         # A copy: some environments write their next observation where this one lies.
         return Players(envs, np.array(after), acted.loops), transition  # type: ignore[arg-type]
-
-    def _as_taken(self, action: Any) -> Any:
-        """Actions as the environment wants them."""
-        space = self.env.single_action_space
-        if isinstance(space, spaces.Discrete):
-            return np.asarray(action) + space.start
-        assert isinstance(space, spaces.Box)
-        return np.clip(action, space.low, space.high).astype(space.dtype)
-
-
-def _success(infos: dict[str, Any], rows: int) -> Any:
-    """Where a step was a success, as far as the environment says, in one of the places where it may."""
-    found = np.zeros(rows, bool)
-    for place in (infos, infos.get("final_info", {}), infos.get("episode", {})):
-        if "is_success" in place:
-            found |= np.asarray(place["is_success"], bool)
-    return found

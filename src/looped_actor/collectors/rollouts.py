@@ -20,7 +20,7 @@ from looped_actor.loop.state import select_rows
 
 
 class Players(NamedTuple):
-    """Environments in mid-play. Save it to go on exactly from here."""
+    """Environments in mid-play. Save it to resume exactly from here."""
 
     envs: VectorState
     observation: PyTree[Shaped[Array, "b ..."]]
@@ -43,11 +43,11 @@ class Transition(NamedTuple):
     stop: Int[Array, "*t b"]
     """Why each thought ended: values of `StopReason`."""
     episode: EpisodeStatistics
-    """Of the episodes that are under way, or end in the step."""
+    """Statistics of the episodes that are running, or end in this step."""
 
 
 class Rollout(NamedTuple):
-    """So many steps of every environment."""
+    """Some steps of every environment."""
 
     steps: Transition
     """Time-major."""
@@ -74,7 +74,7 @@ def play(
     steps: int,
     given: Int[Array, "t b"] | None = None,
 ) -> tuple[Players, Rollout]:
-    """So many steps of every environment, all in step, by actions drawn from the policy.
+    """`steps` steps of every environment, all in step, by actions drawn from the policy.
 
     With `given`, by these actions instead where they are not below 0.
     """

@@ -126,11 +126,25 @@ class RushHourGym(PuzzleGym):
         return after, STEP_REWARD + after.potential - board.potential + SOLVED_REWARD * after.solved
 
 
-class VectorGym(gymnasium.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64], Any]):
+def _bounds(dtype: Any) -> tuple[Any, Any]:
+    """What numbers of a type can be."""
+    if np.issubdtype(dtype, np.bool):
+        return 0, 1
+    if np.issubdtype(dtype, np.integer):
+        return np.iinfo(dtype).min, np.iinfo(dtype).max
+    return -np.inf, np.inf
+
+
+class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
     """Many copies of any of our environments, computed by JAX.
 
+    ```python
+    envs = looped_actor.VectorGym(Walk(), num_envs=64)  # for any library that takes vector environments
+    ```
+
     A copy whose episode ends starts anew in the same step; what it last saw is in `infos["final_obs"]`,
-    and the return and length of the episode in `infos["episode"]`.
+    and the return and length of the episode in `infos["episode"]`. Observations are bounded by what their
+    type can hold, or by the environment's `observation_bounds`.
     """
 
     metadata = {"render_modes": [], "autoreset_mode": AutoresetMode.SAME_STEP}  # noqa: RUF012
@@ -141,7 +155,8 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64],
         self.num_envs, self._vector = num_envs, VectorEnv(env, num_envs)
         self._state: VectorState | None = None
         seen = jax.eval_shape(lambda key: env.observe(env.reset(key)), jax.random.key(0))
-        self.single_observation_space = spaces.Box(0, 1, seen.shape, seen.dtype)
+        low, high = getattr(env, "observation_bounds", None) or _bounds(seen.dtype)
+        self.single_observation_space = spaces.Box(low, high, seen.shape, seen.dtype)
         self.single_action_space = spaces.Discrete(env.num_actions)
         self.observation_space = batch_space(self.single_observation_space, num_envs)
         self.action_space = batch_space(self.single_action_space, num_envs)
@@ -150,7 +165,7 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64],
 
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[np.uint8], dict[str, Any]]:
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start all copies. One seed decides all that is drawn."""
         if isinstance(seed, list):
             raise ValueError("one seed decides for all copies; a list of them is not taken")
@@ -159,7 +174,7 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[np.uint8], NDArray[np.int64],
         self._state, observation = self._reset(self._vector, root)
         return np.asarray(observation), {}
 
-    def step(self, actions: NDArray[np.int64]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+    def step(self, actions: NDArray[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Play one action on every copy."""
         if self._state is None:
             raise ValueError("call reset() before step()")

@@ -2,6 +2,7 @@
 
 import functools
 from dataclasses import dataclass
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -54,6 +55,7 @@ class Boxoban:
 
     levels: LevelSource
     time_limit: int = BOXOBAN.time_limit
+    observation_bounds: ClassVar = (0, 1)
 
     @property
     def num_actions(self) -> int:
@@ -93,6 +95,7 @@ class RushHour:
 
     levels: LevelSource
     time_limit: int = RUSH_HOUR.time_limit
+    observation_bounds: ClassVar = (0, 1)
 
     @property
     def num_actions(self) -> int:

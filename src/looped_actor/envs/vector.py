@@ -1,4 +1,4 @@
-"""Many copies of an environment in step, each started anew when its episode ends."""
+"""Many copies of an environment in step, each restarted when its episode ends."""
 
 import functools
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.loop.state import select_rows
 
 RESET_BLOCK = 32
-"""Copies that are started anew together. Resets are rare: they should cost what the few cost, not all."""
+"""Copies that are restarted together. Resets are rare: they should cost what the few cost, not all."""
 
 
 class EpisodeStatistics(NamedTuple):
@@ -46,7 +46,7 @@ class TimeStep(NamedTuple):
 
 
 class VectorState(NamedTuple):
-    """All copies. Save it to go on exactly from here."""
+    """All copies. Save it to resume exactly from here."""
 
     states: PyTree
     copy: Int[Array, " b"]

@@ -3,14 +3,9 @@
 import pathlib
 from typing import Any, NamedTuple
 
-import jax
-import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from PIL import Image, ImageDraw, ImageFont
 
-from looped_actor.algorithms import Weights, deciding
-from looped_actor.devices import on_one_device
 from looped_actor.loop import HaltingRule
 from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import Arena, episode_seed
@@ -32,9 +27,7 @@ class EpisodePictures(NamedTuple):
 
 
 def film_episode(
-    world: str,
-    definition: nnx.GraphDef,
-    weights: Weights,
+    policy: Any,
     *,
     task: int,
     number: int = 0,
@@ -48,22 +41,25 @@ def film_episode(
 
     It begins as the episode of that number does in an evaluation. A decision computed alone may differ from
     one computed in a batch by rounding, so its course may differ too.
+
+    Args:
+      policy: a `Policy` of the world.
+      task: which of the world's five.
+      number: of the episode.
+      seed: of the evaluation.
+      size: pixels of the picture's sides.
+      halting: another rule than in training.
+      time_limit: steps after which to end. Default: the world's own.
+      progress: told the steps played.
     """
-    arena = Arena(world, pictures=True, width=size, height=size)
+    arena = Arena(policy.run.control.config.task, pictures=True, width=size, height=size)
     state, goal = arena.begin(task, episode_seed(seed, task, number))
     limit = min(time_limit or arena.time_limit, arena.time_limit)
-    weights = on_one_device(weights)
-
-    @jax.jit
-    def decide(weights: Weights, observation: GoalObservation) -> tuple[Any, Any]:
-        now = deciding(definition, weights, halting)(observation)
-        return now.distribution.mode()[0], now.loop.loops[0]
-
     pictures, loops, success = [arena.picture()], [], False
     for step in range(limit):
-        action, took = decide(weights, GoalObservation(jnp.asarray(state[None]), jnp.asarray(goal[None])))
-        seen = arena.step(np.asarray(action))
-        loops.append(int(took))
+        acted = policy.act(GoalObservation(state, goal), halting=halting)
+        seen = arena.step(acted.action)
+        loops.append(int(acted.loops))
         pictures.append(arena.picture())
         state, success = seen.state, seen.success
         progress(step + 1, limit)

@@ -1,6 +1,6 @@
 """What a policy achieves in OGBench's worlds: MuJoCo in worker processes, decisions in batches here.
 
-Episodes are played in *rows*, so many side by side, in two halves: while the workers step one half, this
+Episodes are played side by side, in *rows*, in two halves: while the workers step one half, this
 process decides for the other. A row whose episode ends begins the next one at once. Which row plays which
 episode depends on the number of rows and not on that of the workers, and so does every number reported.
 """
@@ -16,9 +16,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from jaxtyping import Array, Bool, Float, Int
+from jaxtyping import Array, Bool
 
-from looped_actor.algorithms import Acting, Weights, acting_policy
+from looped_actor.algorithms import Acted, Acting, Weights, acting_policy
 from looped_actor.checks import at_least_one
 from looped_actor.devices import on_one_device
 from looped_actor.evaluation.intervals import wilson
@@ -29,7 +29,7 @@ from looped_actor.offline.ogbench import ACTIONS, TASKS, Arena, episode_seed
 from looped_actor.processes import Progress, default_workers, end_with_parent, no_progress
 
 MOST_ROWS = 64
-"""Of each worker: their answers must fit into its pipe while this process is busy asking."""
+"""Rows per worker: their answers must fit into its pipe while this process is busy asking."""
 
 
 class WorldEpisode(NamedTuple):
@@ -39,7 +39,7 @@ class WorldEpisode(NamedTuple):
     number: int
     success: bool
     loops: list[int]
-    """Of every decision."""
+    """Loops of every decision."""
     stops: list[int]
     """Why each stopped: values of `StopReason`."""
 
@@ -50,16 +50,6 @@ class WorldsPlayed(NamedTuple):
     episodes: list[WorldEpisode]
     executed: int
     """Loops that the hardware computed."""
-
-
-class Decided(NamedTuple):
-    """Decisions for some rows."""
-
-    action: Float[Array | np.ndarray, "r a"]
-    loops: Int[Array | np.ndarray, " r"]
-    stops: Int[Array | np.ndarray, " r"]
-    executed: Any
-    """Loops that the hardware computed for them."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +81,10 @@ class WorldPlayer:
     time_limit: int | None = None
 
     def __post_init__(self) -> None:
-        at_least_one(self, "episodes", "rows", *([] if self.workers is None else ["workers"]))
-        if self.rows > (most := MOST_ROWS * (self.workers or default_workers())):
-            raise ValueError(f"rows is {self.rows}; so many workers play {most} at most")
+        at_least_one(self, "episodes", "rows", "workers")
+        workers = self.workers or default_workers()
+        if self.rows > MOST_ROWS * workers:
+            raise ValueError(f"rows is {self.rows}; {workers} workers play {MOST_ROWS * workers} at most")
         if not self.tasks or not set(self.tasks) <= set(TASKS):
             raise ValueError(f"tasks are {list(self.tasks)}; each must be one of {list(TASKS)}")
 
@@ -106,14 +97,14 @@ class WorldPlayer:
         """The same episodes, with actions drawn uniformly from their bounds."""
         chance = np.random.default_rng(self.seed)
 
-        def decide(observation: GoalObservation, alive: np.ndarray) -> Decided:
+        def decide(observation: GoalObservation, alive: np.ndarray) -> Acted:
             rows = len(alive)
             actions, once = chance.uniform(-1, 1, (rows, ACTIONS)), np.ones(rows, int)
-            return Decided(actions, once, StopReason.CAP * once, alive.sum())
+            return Acted(actions, once, StopReason.CAP * once, alive.sum())
 
         return self._play(decide, progress)
 
-    def _play(self, decide: Callable[..., Decided], progress: Progress) -> WorldsPlayed:
+    def _play(self, decide: Callable[..., Acted], progress: Progress) -> WorldsPlayed:
         queue = iter([(task, number) for number in range(self.episodes) for task in self.tasks])
         rows = min(self.rows, self.episodes * len(self.tasks))
         workers = [self._pool[row % len(self._pool)] for row in range(rows)]
@@ -131,7 +122,7 @@ class WorldPlayer:
                 if half.playing:
                     decided = decide(half.observation, half.alive)
                     executed += int(decided.executed)
-                    half.act(*(np.asarray(a) for a in (decided.action, decided.loops, decided.stops)))
+                    half.act(*(np.asarray(a) for a in (decided.action, decided.loops, decided.stop)))
         return WorldsPlayed(sorted(played), executed)
 
     def close(self) -> None:
@@ -145,16 +136,16 @@ class WorldPlayer:
         return [_Worker(self.world) for _ in range(min(self.workers or default_workers(), self.rows))]
 
     @functools.cached_property
-    def _decide(self) -> Callable[..., Decided]:
-        def decide(weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"]) -> Decided:
+    def _decide(self) -> Callable[..., Acted]:
+        def decide(weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"]) -> Acted:
             policy = acting_policy(self.definition, weights, self.acting, self.halting)
             if isinstance(policy, OpenLoop):
                 assert isinstance(self.acting, Streaming)
                 streamed = self.acting.think(policy, observation, waiting=alive)
                 action, loops, stops = streamed.thoughts
-                return Decided(action.distribution.mode(), loops, stops, streamed.executed)
+                return Acted(action.distribution.mode(), loops, stops, streamed.executed)
             now = policy(observation)
-            return Decided(now.distribution.mode(), now.loop.loops, now.loop.stop, now.loop.executed)
+            return Acted(now.distribution.mode(), now.loop.loops, now.loop.stop, now.loop.executed)
 
         return jax.jit(decide)
 

@@ -46,7 +46,7 @@ def move(state: BoxobanState, direction: ArrayLike, shape: tuple[int, int]) -> B
     row, column = state.player // width, state.player % width
 
     def look(steps: int) -> tuple[Array, Array]:
-        """The cell so many steps away: its index, and its content, where outside is wall."""
+        """The cell some steps away: its index, and its content, where outside is wall."""
         r, c = row + steps * rows, column + steps * columns
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         index = jnp.clip(r, 0, height - 1) * width + jnp.clip(c, 0, width - 1)

@@ -21,7 +21,7 @@ class Direction(IntEnum):
 
 
 def step_from(position: Position, direction: Direction, steps: int = 1) -> Position:
-    """The position so many steps away. It may lie outside of the board."""
+    """The position some steps away. It may lie outside of the board."""
     rows, columns = direction.delta
     return position[0] + steps * rows, position[1] + steps * columns
 

@@ -66,7 +66,7 @@ class Vehicle(NamedTuple):
         return [step_from((self.row, self.column), along, k) for k in range(self.length)]
 
     def slid(self, distance: int) -> "Vehicle":
-        """The vehicle so many cells further on."""
+        """The vehicle, moved along its track."""
         if self.horizontal:
             return self._replace(column=self.column + distance)
         return self._replace(row=self.row + distance)

@@ -95,7 +95,7 @@ class LevelBank:
         return self.game.from_cells(cells, source=f"{self.name}, level {index}")
 
     def on_device(self, levels: int | None = None) -> DeviceLevels:
-        """The levels, or the first so many, for environments in JAX; all are checked before."""
+        """The levels, or the first `count`, for environments in JAX; all are checked before."""
         if not len(self):
             raise LevelError("there is no level in this bank", source=self.name)
         self.check()

@@ -40,7 +40,7 @@ class BoxobanRecipe:
     node_limit: int = 300_000
     """States in which the solver must have certified a level, or it is dropped."""
     seed: int = 0
-    """Of the levels."""
+    """Seed of the levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 64 and 4 <= self.width <= 64):
@@ -115,7 +115,7 @@ def _candidate(height, width, boxes, min_pulls, max_pulls, floor, seed, index):
     cells = np.full((height, width), _WALL, np.uint8)
     _carve(random, cells, floor)
     free = np.flatnonzero(cells.ravel() == 0)
-    # The first so many of a random order: targets with their boxes, then the player.
+    # The first of a random order: targets with their boxes, then the player.
     for i in range(boxes + 1):
         j = i + below(random, free.shape[0] - i)
         free[i], free[j] = free[j], free[i]

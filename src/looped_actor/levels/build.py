@@ -19,7 +19,7 @@ from looped_actor.processes import Arrays, Pool, Progress, no_progress, run_batc
 
 Recipe = BoxobanRecipe | RushHourRecipe
 GENERATED_LICENCE = "CC0-1.0"
-_SPARSE_BATCHES = 50  # so many without one new level, and the recipe is given up as exhausted
+_SPARSE_BATCHES = 50  # in a row without a new level: the recipe is exhausted
 
 
 def generate(
@@ -31,7 +31,7 @@ def generate(
     without: LevelBank | None = None,
     progress: Progress = no_progress,
 ) -> dict[str, LevelBank]:
-    """Banks of so many levels for each split, filled in the order given.
+    """A bank for each split, of the size asked for, filled in the order given.
 
     No level occurs twice. For Rush Hour no two levels share a cluster, so no board of one split can be
     reached from a board of another. Put small splits first, and they stay the same when a later one grows.

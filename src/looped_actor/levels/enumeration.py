@@ -37,7 +37,7 @@ class Puzzle(NamedTuple):
 
     board: RushHourBoard
     moves: int
-    """Of the optimal solution."""
+    """Moves of the optimal solution."""
     cluster_size: int
 
 

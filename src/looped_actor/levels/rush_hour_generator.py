@@ -47,7 +47,7 @@ class RushHourRecipe:
     largest_cluster: int = 10_000
     """Boards of larger clusters are dropped: they cost most of the time, and are not harder."""
     seed: int = 0
-    """Of the levels."""
+    """Seed of the levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 8 and 4 <= self.width <= 8):

@@ -32,7 +32,7 @@ class Packed(Execution):
             at_least_one(self, "chunk")
 
     def chunk_for(self, latent_size: int) -> int:
-        """Examples to loop together, whose latents hold so many numbers."""
+        """Examples to loop together, by the size of their latents."""
         return default_chunk(latent_size) if self.chunk is None else self.chunk
 
     def split(self, batch: int, latent_size: int) -> Split:
@@ -78,7 +78,7 @@ CHUNKS_AT_ONCE = 8
 
 
 class MeanGradient(NamedTuple):
-    """Of a mean over examples."""
+    """The gradient of a mean over examples."""
 
     loss: Float[Array, ""]
     terms: Any
@@ -154,7 +154,7 @@ class _Cut(NamedTuple):
 
 
 def _cut(batch: int, chunk: int, expected_loops: Real[Array, " b"] | None) -> _Cut:
-    """Examples of like depth together, in chunks of at most so many."""
+    """Examples of like depth together, in chunks of at most `chunk`."""
     chunks = -(-batch // chunk)
     size = -(-batch // chunks)  # as even as possible, so that little is padded
     order = jnp.arange(batch) if expected_loops is None else jnp.argsort(expected_loops)

@@ -19,6 +19,7 @@ class Stream(IntEnum):
     SHUFFLE = 3
     NET = 4
     EXAMPLE = 5
+    EVALUATION = 6
 
 
 def addressed_key(

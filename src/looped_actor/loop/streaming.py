@@ -59,16 +59,17 @@ class Streamed(NamedTuple):
 
 @dataclass(frozen=True)
 class Streaming:
-    """So many slots, by default `default_slots`."""
+    """Thoughts in slots: one that halts makes room for the next at once."""
 
     slots: int | None = None
+    """How many. None: `default_slots`."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:
             at_least_one(self, "slots")
 
     def slots_for(self, loop: OpenLoop, observation: Any, rows: int) -> int:
-        """Slots for so many rows with observations like these (arrays, or their shapes)."""
+        """Slots for `rows` rows with observations like these (arrays, or their shapes)."""
         if self.slots is not None:
             return min(self.slots, rows)
         # Some rows wait while others think, so that these need not be settled at once.
@@ -188,7 +189,7 @@ class _Stream:
         )
 
     def until_few(self, run: _Run, few: int) -> _Run:
-        """Think until at most so many rows are left."""
+        """Think until at most `few` rows are left."""
 
         def left(run: _Run) -> Int[Array, ""]:
             return run.waiting.sum() + run.ended.sum() + (run.slots.row < self.rows).sum()

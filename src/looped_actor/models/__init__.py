@@ -16,9 +16,9 @@ from looped_actor.models.mlp import MLP, GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.models.stacks import Stack
 from looped_actor.models.tokenizers import (
     GoalObservation,
+    GoalTokenizer,
     PairedTokenizer,
     PlanesTokenizer,
-    ScalarTokenizer,
     Tokenizer,
     Tokens,
     VectorTokenizer,
@@ -38,6 +38,7 @@ __all__ = [
     "GaussianMean",
     "GaussianMeanAndStd",
     "GoalObservation",
+    "GoalTokenizer",
     "GoalValue",
     "LatentStart",
     "LoopedTrunk",
@@ -47,7 +48,6 @@ __all__ = [
     "PolicyHead",
     "PolicyModel",
     "ReadoutLogits",
-    "ScalarTokenizer",
     "Stack",
     "Tokenizer",
     "Tokens",

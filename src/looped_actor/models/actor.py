@@ -45,12 +45,22 @@ class PolicyModel(Protocol):
         """Decide for a batch of observations. The options are those of `run_loop`."""
         ...
 
+    @property
+    def halting(self) -> HaltingRule | None:
+        """When it stops; None where it does not loop."""
+        ...
+
+    @property
+    def max_loops(self) -> int:
+        """Its cap, or its fixed depth."""
+        ...
+
     def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
         """The policy taken apart, to be streamed; None where it does not loop."""
         ...
 
     def flops(self, observation: Any, loops: float) -> float:
-        """Floating-point operations of one decision at so many loops."""
+        """FLOPs of one decision at a number of loops."""
         ...
 
 
@@ -60,6 +70,16 @@ class _Thinker(nnx.Module):
     def __init__(self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead):
         _check_widths(tokenizer=tokenizer, trunk=trunk, policy=policy)
         self.tokenizer, self.trunk, self.policy = tokenizer, trunk, policy
+
+    @property
+    def halting(self) -> HaltingRule | None:
+        """When it stops; None where it does not loop."""
+        return self.trunk.halting
+
+    @property
+    def max_loops(self) -> int:
+        """Its cap, or the cores of a stack."""
+        return self.trunk.max_loops
 
     def think(self, observation: Any, **options: Any) -> LoopResult:
         """From observations to latents. The options are those of `run_loop`."""
@@ -85,7 +105,7 @@ class _Thinker(nnx.Module):
         return embedded.shape[1]
 
     def flops(self, observation: Any, loops: float) -> float:
-        """Floating-point operations of one decision at so many loops."""
+        """FLOPs of one decision at a number of loops."""
         tokens = self.tokens(observation)
         readout = self.policy.flops(tokens)
         return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout
@@ -123,7 +143,7 @@ class ActorCritic(_Thinker):
         return Decision(self.policy(latent), self.value(latent))
 
     def flops(self, observation: Any, loops: float) -> float:
-        """Floating-point operations of one decision and its value at so many loops."""
+        """FLOPs of one decision and its value at a number of loops."""
         return super().flops(observation, loops) + self.value.flops(1)
 
 

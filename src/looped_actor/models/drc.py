@@ -76,6 +76,8 @@ class ConvLSTM(nnx.Module):
 class DRC(nnx.Module):
     """DRC(D, N) with a policy over `actions` and a value, for boards of one size."""
 
+    halting = None
+
     def __init__(self, config: DRCConfig, planes: int, grid: Grid, actions: int, *, rngs: nnx.Rngs):
         self.config, self.grid, self.planes = config, grid, planes
         channels, size = config.channels, config.encoder_kernel
@@ -115,6 +117,11 @@ class DRC(nnx.Module):
         latents = tops.reshape(self.config.ticks, batch, -1, self.config.channels)
         loop = LoopResult.of_fixed_depth(latents[-1], self.config.ticks, latents if record else None)
         return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
+
+    @property
+    def max_loops(self) -> int:
+        """A tick counts as a loop."""
+        return self.config.ticks
 
     def as_open_loop(self, halting: HaltingRule | None = None) -> None:
         """There is nothing to stream: every decision takes the same ticks."""

@@ -27,7 +27,7 @@ class PolicyHead(Protocol):
         ...
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for one example of so many tokens."""
+        """FLOPs of one example, by its number of tokens."""
         ...
 
 
@@ -42,7 +42,7 @@ class _Decoder(nnx.Module):
         return self.decoder(rms_norm(z.astype(jnp.promote_types(z.dtype, jnp.float32))))
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for one example of so many tokens."""
+        """FLOPs of one example, by its number of tokens."""
         return 2 * self.width * self.outputs
 
 
@@ -66,7 +66,7 @@ class CellLogits(_Decoder):
         return Categorical(self.decode(z[:, 1:]).reshape(z.shape[0], -1))
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for one example of so many tokens."""
+        """FLOPs of one example, by its number of tokens."""
         return (tokens - 1) * super().flops(tokens)
 
 

@@ -32,6 +32,16 @@ class Trunk(Protocol):
         """Channels of a token."""
         ...
 
+    @property
+    def halting(self) -> HaltingRule | None:
+        """When it stops; None where it does not loop."""
+        ...
+
+    @property
+    def max_loops(self) -> int:
+        """Its cap, or its fixed depth."""
+        ...
+
     def __call__(
         self, tokens: Tokens, readout: ReadLatent, *, record: bool = False, **options: Any
     ) -> LoopResult:
@@ -39,7 +49,7 @@ class Trunk(Protocol):
         ...
 
     def flops(self, tokens: int, loops: float, readout: int) -> float:
-        """Floating-point operations for one example at so many loops, one readout costing `readout`."""
+        """FLOPs of one example at a number of loops, one readout costing `readout`."""
         ...
 
 
@@ -67,6 +77,11 @@ class LoopedTrunk(nnx.Module):
         self.halting = PolicyKL() if halting is None else halting
         self.core = FPRMCore(config, rngs=rngs)
         self.start = latent_start(config.width, rngs)
+
+    @property
+    def max_loops(self) -> int:
+        """The cap."""
+        return self.halting.max_loops
 
     def __call__(
         self,

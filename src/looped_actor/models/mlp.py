@@ -110,6 +110,8 @@ class MLPActor(nnx.Module):
     It keeps the options of other policies, so that it stands wherever they do, and ignores them.
     """
 
+    halting, max_loops = None, 1
+
     def __init__(self, size: int, actions: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
         self.size = size
         self.features = MLP(2 * size, hidden, layer_norm=False, rngs=rngs)

@@ -19,6 +19,8 @@ from looped_actor.models.tokenizers import Tokens
 class Stack(nnx.Module):
     """`copies` cores with parameters of their own, applied once each, one after the other."""
 
+    halting = None
+
     def __init__(self, config: CoreConfig, copies: int, *, rngs: nnx.Rngs):
         if copies < 1:
             raise ValueError(f"copies is {copies}; it must be at least 1")
@@ -31,6 +33,11 @@ class Stack(nnx.Module):
 
         self.cores = make(rngs)
         self.start = latent_start(config.width, rngs)
+
+    @property
+    def max_loops(self) -> int:
+        """A core counts as a loop."""
+        return self.copies
 
     def __call__(
         self, tokens: Tokens, readout: ReadLatent, *, record: bool = False, **options: Any

@@ -10,9 +10,9 @@ from looped_actor.models.heads import CellLogits, GaussianMean, PolicyHead, Read
 from looped_actor.models.layers import Grid
 from looped_actor.models.tokenizers import (
     GoalObservation,
+    GoalTokenizer,
     PairedTokenizer,
     PlanesTokenizer,
-    ScalarTokenizer,
     Tokenizer,
 )
 
@@ -87,7 +87,7 @@ class ControlTask:
 
     def tokenizer(self, width: int, rngs: nnx.Rngs) -> Tokenizer:
         """A token per scalar, or per pair."""
-        return (PairedTokenizer if self.paired else ScalarTokenizer)(self.size, width, rngs=rngs)
+        return (PairedTokenizer if self.paired else GoalTokenizer)(self.size, width, rngs=rngs)
 
     def policy_head(self, width: int, rngs: nnx.Rngs) -> PolicyHead:
         """The mean of a unit-variance Gaussian."""

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
@@ -21,7 +22,7 @@ class Tokens:
     """What a tokenizer makes of a batch of observations. A pytree whose grid is static."""
 
     embedding: Any
-    """Of every token, `[b, t, d]`; inside a transformation of JAX, whatever stands for it there."""
+    """Embeddings, `[b, t, d]`; inside a JAX transformation, whatever stands for them there."""
     grid: Grid | None
     """The board's shape, where tokens 1 .. are its cells, row by row."""
 
@@ -29,8 +30,8 @@ class Tokens:
 class GoalObservation(NamedTuple):
     """A state and the goal to be reached from it."""
 
-    state: Float[Array, "b n"]
-    goal: Float[Array, "b n"]
+    state: Float[Array | np.ndarray, "*b n"]
+    goal: Float[Array | np.ndarray, "*b n"]
 
 
 @runtime_checkable
@@ -47,7 +48,7 @@ class Tokenizer(Protocol):
         ...
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for one example of so many tokens."""
+        """FLOPs of one example, by its number of tokens."""
         ...
 
 
@@ -91,7 +92,7 @@ class _LinearTokenizer(nnx.Module):
         return jnp.concatenate([first, tokens], axis=1)
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations for one example of so many tokens."""
+        """FLOPs of one example, by its number of tokens."""
         return 2 * (tokens - 1) * self.encoder.in_features * self.width
 
 
@@ -134,7 +135,7 @@ class VectorTokenizer(_LinearTokenizer):
         return Tokens(self.with_readout(self.encoder(observation[..., None]) + self.position[...]), None)
 
 
-class ScalarTokenizer(_LinearTokenizer):
+class GoalTokenizer(_LinearTokenizer):
     """State and goal vectors: one token per scalar, the goal's after the state's.
 
     A token is its scalar through a shared encoder, plus the embedding of its dimension, plus one

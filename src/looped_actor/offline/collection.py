@@ -21,7 +21,7 @@ from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, mak
 from looped_actor.processes import Arrays, Progress, forget, no_progress, run_batches
 
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
-"""Of the oracles' plans, as in OGBench's own play datasets."""
+"""Noise of the oracles' plans, as in OGBench's own play datasets."""
 
 # Probability of stacking when a cube is to be placed: drawn for each episode between these.
 _STACKING = {"cube-double": (0.0, 0.25), "cube-triple": (0.05, 0.35)}
@@ -36,7 +36,7 @@ class CollectionJob:
     """To learn from; a tenth more is held out. Rounded up to whole episodes."""
     seed: int = 0
     episode_transitions: int = 1000
-    """Of each episode."""
+    """Transitions of each episode."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")
@@ -57,7 +57,7 @@ class CollectionJob:
 
     @property
     def name(self) -> str:
-        """Of its folder of finished episodes: that of no other job."""
+        """The name of its folder of finished episodes, which no other job has."""
         size = f"{self.train_episodes}x{self.episode_transitions}"
         return f"{dataset_name(self.world)}-{size}-seed{self.seed}"
 

@@ -28,8 +28,9 @@ from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
 from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
 from looped_actor.reproduction.seeds import ends_table, over_seeds
-from looped_actor.runs.folder import read_run, run_of
-from looped_actor.runs.policy import WEIGHTS_FILE, finished_policy
+from looped_actor.runs.folder import policy_at, read_run
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import WEIGHTS_FILE, Policy, finished_policy
 from looped_actor.version import __version__
 
 ARTIFACTS_FOLDER = "artifacts"
@@ -61,9 +62,14 @@ class Making(NamedTuple):
         return [self.study.folder_of(key) for key in self.keys if key.arm == "looped"]
 
     @property
+    def policies(self) -> list[Policy]:
+        """Those of the looped arm's runs."""
+        return [policy_at(folder) for folder in self.looped]
+
+    @property
     def request(self) -> dict[str, Any]:
-        """What analyses that play are asked for: the looped runs, on some levels."""
-        return {"runs": tuple(self.looped), "out": self.out, "count": PLAYED_LEVELS.get(self.study.scale)}
+        """What analyses that play are asked for: some levels."""
+        return {"out": self.out, "count": PLAYED_LEVELS.get(self.study.scale)}
 
 
 @dataclass(frozen=True)
@@ -197,9 +203,10 @@ def _curves(making: Making) -> None:
 
 
 def _caps(making: Making) -> None:
-    cap = read_run(making.looped[0]).chosen_arm.max_loops
+    cap = run_of(read_run(making.looped[0])).net.max_loops
     caps, fixed = (tuple(n for n in some if n <= 2 * cap) for some in ((1, 2, 4, 8, 16, 32), (4, 8, 16)))
-    analyse_caps(CapsRequest(**making.request, caps=caps, fixed=fixed), making.mesh, making.stage)
+    request = CapsRequest(**making.request, caps=caps, fixed=fixed)
+    analyse_caps(making.policies, request, making.mesh, making.stage)
 
 
 def _worlds(making: Making) -> None:
@@ -237,8 +244,8 @@ def _probes(making: Making) -> None:
         banks, count = tuple(pathlib.Path(name) for name in names), 25_000
     else:
         banks = (_probed_bank(making),)
-    request = ProbeRequest(tuple(making.looped), out=making.out, levels=banks, count=count)
-    analyse_probes(request, making.mesh, making.stage)
+    request = ProbeRequest(out=making.out, levels=banks, count=count)
+    analyse_probes(making.policies, request, making.mesh, making.stage)
 
 
 def _probed_bank(making: Making) -> pathlib.Path:
@@ -262,11 +269,11 @@ def _probed_bank(making: Making) -> pathlib.Path:
 
 
 def _difficulty(making: Making) -> None:
-    analyse_difficulty(DifficultyRequest(**making.request), making.mesh, making.stage)
+    analyse_difficulty(making.policies, DifficultyRequest(**making.request), making.mesh, making.stage)
 
 
 def _histogram(making: Making) -> None:
-    analyse_histogram(HistogramRequest(**making.request), making.mesh, making.stage)
+    analyse_histogram(making.policies, HistogramRequest(**making.request), making.mesh, making.stage)
 
 
 COMPARED = ("looped", "iso-flops", "iso-params", "drc")

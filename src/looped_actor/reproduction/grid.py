@@ -12,14 +12,15 @@ import jax
 
 from looped_actor.checks import above_zero
 from looped_actor.codec import field_paths, field_value, key_of, replaced, to_json
+from looped_actor.configs.presets import STUDY_EVALUATIONS, preset
+from looped_actor.configs.runs import CONFIG_FILE, RunConfig, config_from, read_config
 from looped_actor.devices import start_devices
 from looped_actor.files import held
 from looped_actor.names import PUZZLES, Scale
 from looped_actor.processes import Job, Standing
-from looped_actor.runs.config import CONFIG_FILE, RunConfig, config_from, read_config
-from looped_actor.runs.folder import begin_run, read_run, run_of, train_run
+from looped_actor.runs.folder import begin_run, read_run, train_run
+from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import finished_policy
-from looped_actor.runs.presets import STUDY_EVALUATIONS, preset
 from looped_actor.training import Ending
 
 STOCK_FOLDER = "stock"
@@ -109,7 +110,7 @@ def standing_of(folder: pathlib.Path) -> Standing:
 
 
 def complete_run(config: Any, folder: str, stock: str) -> str:
-    """In a process of its own: begin a run, or go on with it, to its end.
+    """In a process of its own: start a run, or resume it, to its end.
 
     Args:
       config: its configuration, as JSON.

@@ -6,13 +6,13 @@ from functools import cache
 from typing import NamedTuple
 
 from looped_actor.checks import above_zero
+from looped_actor.configs.runs import RunConfig
 from looped_actor.models.tasks import TASKS
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
-from looped_actor.runs.config import RunConfig
-from looped_actor.runs.folder import run_of
+from looped_actor.runs.kinds import run_of
 
 PEAK_FLOPS = {"b200": 1.1e15, "h100": 4.9e14, "a100": 1.56e14}
-"""Of matrix products in TF32, as float32 nets use on these, dense; from the makers' data sheets."""
+"""Peak of dense matrix products in TF32, which float32 nets use on these; from the makers' data sheets."""
 UTILISATION = 0.055
 """The authors report 13 hours on a B200 for 1e8 steps of Boxoban, all 16 loops computed: 68 TFLOP/s by our
 count, 6% of the peak. A little less is assumed."""
@@ -44,16 +44,16 @@ class PlannedRuns(NamedTuple):
     arm: str
     runs: int
     steps: int
-    """Of each."""
+    """Steps of each run."""
     parameters: int
     flops: float
-    """Of each, at the cap."""
+    """FLOPs of each run, at the cap."""
     expected_flops: float
-    """Of each, at the mean loops that the paper reports, where it does."""
+    """FLOPs of each run, at the mean loops that the paper reports, where it does."""
     hours_here: float
-    """Of each, on one device of this machine."""
+    """Hours of each run, on one device of this machine."""
     accelerator_hours: float
-    """Of each, from the expected FLOPs."""
+    """Hours of each run on the accelerator, from the expected FLOPs."""
     finished: int
     begun: int
 
@@ -73,7 +73,7 @@ def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list
         capped, reported = run_of(config).count(), TASKS[task].reported_mean_loops
         expected = capped
         if arm == "looped" and reported is not None:
-            expected = run_of(config).count(reported / PAPER_CAP * config.chosen_arm.max_loops)
+            expected = run_of(config).count(reported / PAPER_CAP * run_of(config).net.max_loops)
         folders = [study.folder_of(key) for key in own]
         finished = sum(is_finished(folder) for folder in folders)
         planned.append(

@@ -15,14 +15,14 @@ class OverSeeds(NamedTuple):
 
     mean: float
     deviation: float | None
-    """Of a sample; None where there is one run only."""
+    """Sample standard deviation; None where there is one run only."""
     seeds: Interval | None
     """95%, of the mean over all seeds there might have been: Student's t; None where there is one run."""
     levels: Interval
     """95%, of what these very runs would solve of all levels there might have been: Wilson's, pooled."""
 
     def columns(self, played: str) -> dict[str, float | None]:
-        """Of a table in which levels, or episodes, were played."""
+        """Columns of a table in which levels, or episodes, were played."""
         return {
             "success": self.mean,
             "deviation": self.deviation,

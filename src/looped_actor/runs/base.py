@@ -1,22 +1,92 @@
-"""What the object behind a run offers, whatever its kind: `folder.run_of` makes the right one."""
+"""What the object behind a run offers, whatever its kind: `kinds.run_of` makes the right one."""
 
 import abc
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
+import jax
+import jax.numpy as jnp
+from flax import nnx
 from jax.sharding import Mesh
+from jaxtyping import Array, PyTree
 
+from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.loop import Packed
+from looped_actor.models.cost import (
+    MOST_EXAMPLES,
+    PASSES_OF_AN_UPDATE,
+    count_parameters,
+    fastest,
+    surrogate_gradient,
+    surrogate_loss,
+    update_memory,
+)
 from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.cost import Counted, Estimate
-from looped_actor.runs.policy import Policy, Program
-from looped_actor.runs.requests import EvaluationRequest
 from looped_actor.training import Trainer
 
 if TYPE_CHECKING:
     from looped_actor.runs.control import ControlRun
+    from looped_actor.runs.policy import Policy
     from looped_actor.runs.puzzle import PuzzleRun
+
+Build = Callable[[nnx.Rngs], Any]
+"""Makes a net from random streams."""
+
+
+class Own(NamedTuple):
+    """What of a user's own world is code, and so is in no file of a run."""
+
+    build: Build
+    env: Any = None
+    """An environment in JAX, or a function that makes a vector environment of Gymnasium."""
+
+
+class Counted(NamedTuple):
+    """What can be counted without computing anything."""
+
+    parameters: int
+    """Parameters of all nets that are trained."""
+    flops_per_decision: float
+    flops_per_step: float
+    """FLOPs of an environment step, acting and learning together, or of a gradient step."""
+
+
+class Estimate(NamedTuple):
+    """The cost of a run."""
+
+    counted: Counted
+    """At the cap."""
+    max_loops: int
+    step: str
+    """What a step of the run is."""
+    experience: str
+    """What the next number is of."""
+    experience_bytes: int
+    """A rollout as it is kept for learning, over all devices; or a dataset, on each of them."""
+    update_bytes: int
+    """Memory of one minibatch's gradient on one device, as the compiler plans it."""
+    state_bytes: int
+    """Parameters and optimiser state, on each device."""
+    iterations: int
+    updates: int
+    devices: int
+    seconds: float
+    """Estimated for this machine, at the loops that an untrained net takes; without a solver's time."""
+
+
+class Program(NamedTuple):
+    """What an exported policy reads and returns."""
+
+    inputs: dict[str, jax.ShapeDtypeStruct]
+    """Inputs of one example, by name, in the types that environments give."""
+    observation: Callable[..., Any]
+    """Batches of the inputs to what the policy observes."""
+    outputs: Callable[[Any], dict[str, Array]]
+    """A batch of decisions to arrays by name."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +97,8 @@ class Run(abc.ABC):
     folder: pathlib.Path
     mesh: Mesh | None = None
     """None where nothing is computed."""
+    own: Own | None = None
+    """The code of a user's own world; None for the paper's."""
     parameters_in_state: ClassVar[str]
     """Where in the trainer's state the policy's parameters are."""
 
@@ -39,6 +111,46 @@ class Run(abc.ABC):
     def control(self) -> "ControlRun":
         """The same, if it plays OGBench's worlds; otherwise an error."""
         raise ValueError(f"{self.folder} is of {self.config.task}: this is for OGBench's worlds")
+
+    @abc.abstractmethod
+    def build(self, rngs: nnx.Rngs) -> Any:
+        """The policy's net, with new weights."""
+
+    @property
+    @abc.abstractmethod
+    def observation(self) -> PyTree[jax.ShapeDtypeStruct]:
+        """The shape of one observation, in the types that environments give."""
+
+    def observations(self, count: int) -> PyTree[jax.ShapeDtypeStruct]:
+        """The shape of a batch of observations, as the net reads them."""
+        return jax.tree.map(
+            lambda one: jax.ShapeDtypeStruct((count, *one.shape), jnp.float32), self.observation
+        )
+
+    @cached_property
+    def net(self) -> Any:
+        """The policy's net, with shapes for weights."""
+        return nnx.eval_shape(lambda: self.build(nnx.Rngs(0)))
+
+    @cached_property
+    def definition(self) -> nnx.GraphDef:
+        """The policy's net without weights."""
+        return nnx.split(self.net)[0]
+
+    @property
+    def weights_like(self) -> Weights:
+        """The policy's weights as shapes."""
+        _, parameters, fixed = nnx.split(self.net, nnx.Param, ...)
+        features = jax.tree.leaves(self.observation)[0].shape[-1]
+        return Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(features)))
+
+    def as_taken(self, action: Array) -> Array:
+        """A policy's actions as the environment takes them."""
+        return action
+
+    def completed(self) -> Any:
+        """The configuration as it is written down when the run begins."""
+        return self.config
 
     @property
     @abc.abstractmethod
@@ -60,7 +172,7 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def play(
-        self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
+        self, policy: "Policy", request: EvaluationRequest, progress: Progress = no_progress
     ) -> dict[str, Any]:
         """Facts about a policy that JSON can hold, as asked for."""
 
@@ -74,11 +186,60 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def seconds_per_step(self, examples: int) -> float:
-        """Of one device like this process's first, timed on a few examples; without a solver's time."""
+        """Seconds per step on one device, from timing a few examples; without a solver's time."""
 
     @abc.abstractmethod
     def cost(self, devices: int) -> Estimate:
-        """Of the whole run."""
+        """What the whole run costs."""
 
     def close(self) -> None:  # noqa: B027
         """Release worker processes, if there are any."""
+
+
+@dataclass(frozen=True)
+class OnlineRun(Run):
+    """What runs that learn from play share: what they cost."""
+
+    parameters_in_state = "learner.parameters"
+
+    def count(self, loops: float | None = None) -> Counted:
+        """Parameters and FLOPs at a number of loops. Default: at the cap."""
+        flops = self.net.flops(self.observations(1), self.net.max_loops if loops is None else loops)
+        passes = 1 + PASSES_OF_AN_UPDATE * self.config.learning.epochs
+        return Counted(count_parameters(self.net), flops, flops * passes)
+
+    def seconds_per_step(self, examples: int) -> float:
+        """Seconds per step on one device, from timing a few examples; without a solver's time."""
+        net = self.build(nnx.Rngs(self.config.seed))
+        definition, parameters, fixed = nnx.split(net, nnx.Param, ...)
+        shape = self.observations(examples).shape
+        observation = jax.random.bernoulli(jax.random.key(0), 0.3, shape).astype(jnp.float32)
+
+        def decide(parameters: nnx.State, fixed: nnx.State, observation: Array) -> Array:
+            net = nnx.merge(definition, parameters, fixed)
+            return surrogate_loss(net(observation, execution=Packed()))
+
+        acting, learning = (
+            fastest(lambda work=work: work(parameters, fixed, observation)) / examples
+            for work in (jax.jit(decide), jax.jit(surrogate_gradient(net, Packed())))
+        )
+        return acting + self.config.learning.epochs * learning
+
+    def cost(self, devices: int) -> Estimate:
+        """What the whole run costs."""
+        config, learning, one = self.config, self.config.learning, self.observation
+        counted, per_device = self.count(), -(-learning.minibatch // devices)
+        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
+        return Estimate(
+            counted=counted,
+            max_loops=self.net.max_loops,
+            step="an environment step, learning included",
+            experience="a rollout, over all devices",
+            experience_bytes=learning.steps_per_iteration * (one.size * one.dtype.itemsize + 8 * 4 + 2),
+            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
+            state_bytes=3 * 4 * counted.parameters,
+            iterations=config.iterations,
+            updates=config.iterations * learning.updates_per_iteration,
+            devices=devices,
+            seconds=config.iterations * learning.steps_per_iteration * seconds / devices,
+        )

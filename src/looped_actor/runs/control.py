@@ -14,37 +14,34 @@ from flax import nnx
 from jaxtyping import Array
 
 from looped_actor.algorithms import Weights, deciding
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.configs.runs import SPLITS, OfflineConfig, read_provenance
 from looped_actor.devices import all_devices, on_one_device
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
-from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
-from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.ogbench import dataset_name
-from looped_actor.processes import Progress, default_workers, no_progress
-from looped_actor.runs.base import Run
-from looped_actor.runs.config import OfflineConfig, read_provenance
-from looped_actor.runs.cost import (
+from looped_actor.models.cost import (
     MOST_EXAMPLES,
     PASSES_OF_AN_UPDATE,
-    Counted,
-    Estimate,
     count_parameters,
     fastest,
     update_memory,
 )
-from looped_actor.runs.policy import Policy, Program, abstract_net, build_net, definition_of
-from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
+from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.ogbench import dataset_name
+from looped_actor.processes import Progress, default_workers, no_progress
+from looped_actor.runs.base import Counted, Estimate, Program, Run
+from looped_actor.runs.policy import Policy
 from looped_actor.training import Nets, OfflineState, Trainer, gciql_trainer
 
 DATA_FOLDER = "data"
-SPLITS = ("train", "held_out")
 HELD_OUT_EXAMPLES = 2048
 """Transitions of the held-out data on which the action error is measured."""
 TYPICAL_TRANSITIONS = 1_000_000
-"""Of OGBench's datasets; cube-triple's has three times as many."""
+"""Size of OGBench's datasets; cube-triple's has three times as many."""
 VALUE_PASSES, CRITIC_PASSES = 4, 6
-"""Of GCIQL's value and critics: learned, asked about the next state, as targets, and through to the actor."""
+"""Forward passes of GCIQL's value and critics: learning, next states, targets, and the actor's gradient."""
 
 
 @dataclass(frozen=True)
@@ -58,6 +55,20 @@ class ControlRun(Run):
     def control(self) -> "ControlRun":
         """This plays OGBench's worlds."""
         return self
+
+    def build(self, rngs: nnx.Rngs) -> Any:
+        """The policy's net, with new weights."""
+        return self.config.chosen_arm.build(self.config.shape, self.config.core, rngs)
+
+    @property
+    def observation(self) -> GoalObservation:
+        """A state and a goal."""
+        vector = jax.ShapeDtypeStruct((self.config.shape.size,), jnp.float32)
+        return GoalObservation(vector, vector)  # type: ignore[arg-type]
+
+    def as_taken(self, action: Array) -> Array:
+        """Within the bounds of OGBench's actions."""
+        return jnp.clip(action, -1, 1)
 
     @property
     def material(self) -> pathlib.Path:
@@ -104,7 +115,7 @@ class ControlRun(Run):
         return Nets(
             value=lambda rngs: GoalValue(shape.size, hidden, rngs=rngs),
             critics=lambda rngs: TwinGoalCritics(shape.size, shape.actions, hidden, rngs=rngs),
-            actor=lambda rngs: build_net(self.config, rngs),
+            actor=self.build,
         )
 
     @property
@@ -128,7 +139,7 @@ class ControlRun(Run):
         """Plays the world's tasks with policies of this configuration. Close it when done."""
         config = self.config
         own = {"episodes": config.episodes, "acting": config.acting, "time_limit": config.time_limit}
-        return WorldPlayer(config.task, definition_of(config), **(own | options))
+        return WorldPlayer(config.task, self.definition, **(own | options))
 
     @cached_property
     def _player(self) -> WorldPlayer:
@@ -138,7 +149,7 @@ class ControlRun(Run):
         """Play the world's tasks, and see how far actions are from those of the held-out data."""
         played = self._player.play(state.weights)
         error = self._action_error(on_one_device(state.weights), *self._held_out)
-        facts = world_summary(played, self.config.chosen_arm.max_loops)
+        facts = world_summary(played, self.net.max_loops)
         return facts | {"held_out_action_error": float(error)}
 
     @cached_property
@@ -159,7 +170,7 @@ class ControlRun(Run):
     @cached_property
     def _action_error(self) -> Callable[[Weights, GoalObservation, Array], Array]:
         """Mean squared distance of the policy's actions from those of the data."""
-        definition = definition_of(self.config)
+        definition = self.definition
 
         def error(weights: Weights, observation: GoalObservation, action: Array) -> Array:
             return jnp.mean((deciding(definition, weights)(observation).distribution.mode() - action) ** 2)
@@ -177,7 +188,7 @@ class ControlRun(Run):
         asked: Any = {"tasks": request.tasks, "workers": request.workers, "halting": halting}
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
         try:
-            most = (halting or self.config.chosen_arm).max_loops
+            most = (halting or self.net).max_loops
             facts = world_summary(player.play(policy.weights, progress), most)
             if request.baselines:
                 facts["baselines"] = {"random": world_summary(player.play_at_random(progress), 1)}
@@ -189,27 +200,24 @@ class ControlRun(Run):
         """What an exported policy reads and returns."""
         if board is not None:
             raise ValueError(f"{self.config.task} has no board: leave --board out")
-        vector = jax.ShapeDtypeStruct((self.config.shape.size,), jnp.float32)
 
         def outputs(decision: Any) -> dict[str, Array]:
             mean = decision.distribution.mean
-            return {"action": jnp.clip(mean, -1, 1), "mean": mean}
+            return {"action": self.as_taken(mean), "mean": mean}
 
-        return Program({"state": vector, "goal": vector}, GoalObservation, outputs)
+        return Program(self.observation._asdict(), GoalObservation, outputs)
 
     def count(self, loops: float | None = None) -> Counted:
         """Parameters and FLOPs at a number of loops. Default: at the cap."""
-        arm, shape = self.config.chosen_arm, self.config.shape
-        loops = arm.max_loops if loops is None else loops
         value, critics, actor = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in self.nets)
-        flops = actor.flops(shape.observation(1), loops)
-        passes = PASSES_OF_AN_UPDATE + (0 if arm.halting is None else 1)  # what loops thinks first
+        flops = actor.flops(self.observations(1), actor.max_loops if loops is None else loops)
+        passes = PASSES_OF_AN_UPDATE + (0 if actor.halting is None else 1)  # what loops thinks first
         judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
         parameters = sum(count_parameters(net) for net in (value, critics, actor))
         return Counted(parameters, flops, self.config.gciql.batch * (passes * flops + judging))
 
     def seconds_per_step(self, examples: int) -> float:
-        """Of one device like this process's first, timed on a few examples."""
+        """Seconds per step on one device, from timing a few examples."""
         rows, shape, config = 1000, self.config.shape, self.config
         chance = np.random.default_rng(0)
         data = Dataset(
@@ -223,7 +231,7 @@ class ControlRun(Run):
         return config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
 
     def cost(self, devices: int) -> Estimate:
-        """Of the whole run."""
+        """What the whole run costs."""
         config, shape, gciql = self.config, self.config.shape, self.config.gciql
         counted, per_device = self.count(), -(-gciql.batch // devices)
         rows = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
@@ -231,10 +239,11 @@ class ControlRun(Run):
         seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
         return Estimate(
             counted=counted,
-            max_loops=config.chosen_arm.max_loops,
+            max_loops=self.net.max_loops,
+            step="a gradient step",
             experience="the data, on each device",
             experience_bytes=0 if config.data.mapped else rows * 4 * (shape.size + shape.actions + 2),
-            update_bytes=update_memory(abstract_net(config), shape.observation(per_device)).activations,
+            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
             state_bytes=3 * 4 * counted.parameters,
             iterations=config.iterations,
             updates=updates,
@@ -244,7 +253,8 @@ class ControlRun(Run):
 
     def close(self) -> None:
         """Release the worker processes of evaluations."""
-        self._player.close()
+        if "_player" in self.__dict__:  # it is made when it is first needed
+            self._player.close()
 
 
 def _checksum(path: pathlib.Path) -> str:

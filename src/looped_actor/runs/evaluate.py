@@ -1,18 +1,55 @@
-"""Evaluation of a policy, at any cap and threshold: puzzles on a bank of levels, worlds by their tasks."""
+"""Evaluation of a policy, at any cap and threshold, on levels, by tasks, or in an environment."""
 
+import pathlib
+from dataclasses import replace
 from typing import Any
 
+import gymnasium
 import jax
 from jax.sharding import Mesh
 
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.devices import all_devices
+from looped_actor.envs import Environment
+from looped_actor.levels import LevelBank
 from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.folder import run_of
+from looped_actor.runs.own import played_facts
 from looped_actor.runs.policy import Policy
-from looped_actor.runs.requests import EvaluationRequest
+
+
+def evaluate(
+    policy: Policy,
+    on: Any = None,
+    *,
+    mesh: Mesh | None = None,
+    progress: Progress = no_progress,
+    **asked: Any,
+) -> dict[str, Any]:
+    """Play with the most probable actions, and return what `looped-actor eval --json` prints.
+
+    ```python
+    looped_actor.evaluate(policy)["success"]                      # what was held out in training
+    looped_actor.evaluate(policy, "levels/hard.levels", max_loops=32)
+    looped_actor.evaluate(policy, gymnasium.make("CartPole-v1"), count=100)
+    ```
+
+    Args:
+      policy: what plays.
+      on: a bank of levels or its file, an environment in JAX, or one of Gymnasium. Default: what was held
+        out in training.
+      mesh: the devices. Default: all.
+      progress: told how much was played, and of how much.
+      asked: further fields of `EvaluationRequest`, as `count` and `max_loops`.
+    """
+    return evaluate_policy(policy, EvaluationRequest(**asked), mesh or all_devices(), progress, on)
 
 
 def evaluate_policy(
-    policy: Policy, request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
+    policy: Policy,
+    request: EvaluationRequest,
+    mesh: Mesh,
+    progress: Progress = no_progress,
+    on: Any = None,
 ) -> dict[str, Any]:
     """Facts about a policy that JSON can hold: what it achieved, at what depth, and what was played."""
     config, rule = policy.config, policy.rule(request) or policy.halting
@@ -21,8 +58,20 @@ def evaluate_policy(
         "task": config.task,
         "arm": config.arm,
         "learner": config.algorithm,
-        "max_loops": (rule or config.chosen_arm).max_loops,
+        "max_loops": (rule or policy.run.net).max_loops,
         "threshold": getattr(rule, "threshold", None),
     }
+    if callable(on) and not isinstance(on, Environment):
+        on = on()  # it makes an environment of Gymnasium
     with jax.enable_x64(config.double_precision):
-        return facts | run_of(config, policy.folder, mesh).play(policy, request, progress)
+        if isinstance(on, Environment | gymnasium.Env | gymnasium.vector.VectorEnv):
+            return facts | played_facts(policy, on, request, mesh, progress)
+        run = replace(policy.run, mesh=mesh)
+        if isinstance(on, LevelBank):
+            run, on = replace(run.puzzle, given=on), None
+        if on is not None:
+            request = replace(request, levels=pathlib.Path(on))
+        try:
+            return facts | run.play(policy, request, progress)
+        finally:
+            run.close()

@@ -1,20 +1,20 @@
 """A policy for those who have JAX and not this package: its numbers, and itself as a StableHLO program."""
 
 import json
+import os
 import pathlib
 from typing import Any
 
 import jax
 import numpy as np
-from jax.export import export, symbolic_shape
+from jax import export as jax_export
 
 from looped_actor.algorithms import deciding
 from looped_actor.codec import to_json
+from looped_actor.configs.requests import ExportRequest
 from looped_actor.files import write_whole
 from looped_actor.loop import EarlyExit
-from looped_actor.runs.folder import run_of
 from looped_actor.runs.policy import Policy, save_policy
-from looped_actor.runs.requests import ExportRequest
 
 PROGRAM_FILE = "policy.stablehlo"
 SIGNATURE_FILE = "signature.json"
@@ -23,21 +23,35 @@ BATCH = "batch"
 """The name of the axis whose length is left open."""
 
 
+def export(policy: Policy, out: str | os.PathLike, **asked: Any) -> dict[str, Any]:
+    """Write a policy so that it runs without this package, as `looped-actor export` does.
+
+    Args:
+      policy: what to write.
+      out: folder for the files.
+      asked: fields of `ExportRequest`, as `max_loops` and `platforms`.
+
+    Returns:
+      What the program reads and returns, as signature.json has it.
+    """
+    return export_policy(policy, ExportRequest(**asked), pathlib.Path(out))
+
+
 def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> dict[str, Any]:
     """Write a policy and its program into a folder; returns the program's signature."""
     config, halting = policy.config, policy.rule(request)
     weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), policy.weights)
-    program = run_of(config, policy.folder).program(request.board)
-    decide: Any = deciding(policy.definition, weights)
+    program = policy.run.program(request.board)
+    decide: Any = deciding(policy.run.definition, weights)
 
     def act(*inputs: jax.Array) -> dict[str, jax.Array]:
         # Other executions want to know the batch.
         decision = decide(program.observation(*inputs), halting=halting, execution=EarlyExit())
         return {**program.outputs(decision), "loops": decision.loop.loops}
 
-    (batch,) = symbolic_shape(BATCH)
+    (batch,) = jax_export.symbolic_shape(BATCH)
     shapes = [jax.ShapeDtypeStruct((batch, *one.shape), one.dtype) for one in program.inputs.values()]
-    exported = export(jax.jit(act), platforms=tuple(request.platforms))(*shapes)
+    exported = jax_export.export(jax.jit(act), platforms=tuple(request.platforms))(*shapes)
     rule = halting or policy.halting
     results = jax.tree.unflatten(exported.out_tree, exported.out_avals)
     signature = {

@@ -2,51 +2,101 @@
 
 import hashlib
 import json
+import os
 import pathlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 import jax
 import numpy as np
+import safetensors
 from jax.sharding import Mesh
 
-from looped_actor.files import held, write_whole
-from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.base import Run
-from looped_actor.runs.config import (
+from looped_actor.codec import ConfigError
+from looped_actor.configs.runs import (
     CONFIG_FILE,
     PROVENANCE_FILE,
-    OfflineConfig,
-    OnlineConfig,
     RunConfig,
     read_config,
     read_json,
     write_config,
 )
-from looped_actor.runs.control import ControlRun
+from looped_actor.devices import all_devices
+from looped_actor.files import held, write_whole
+from looped_actor.processes import Progress, no_progress
+from looped_actor.runs.base import Build, Own
+from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import (
+    FORMAT,
     POLICY_FOLDER,
+    WEIGHTS_FILE,
     Policy,
+    PolicyError,
     finished_policy,
     fitted,
-    load_policy,
     save_policy,
-    weights_like,
 )
-from looped_actor.runs.puzzle import PuzzleRun
-from looped_actor.training import Checkpoints, Ending, Report, fit
+from looped_actor.training import Checkpoints, Ending, Logger, Report, fit
+from looped_actor.training.bar import training_bar
 from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import CHECKPOINTS_FOLDER
 
-KINDS: dict[type[RunConfig], type[Run]] = {OnlineConfig: PuzzleRun, OfflineConfig: ControlRun}
+
+def train(
+    config: RunConfig,
+    folder: str | os.PathLike,
+    *,
+    env: Any = None,
+    build: Build | None = None,
+    mesh: Mesh | None = None,
+    report: Callable[[Report], None] | None = None,
+    loggers: Sequence[Logger] = (),
+) -> Policy:
+    """Train a policy, into a folder that holds all of the run; or resume the run that is there.
+
+    ```python
+    policy = looped_actor.train(preset("rush-hour", "micro"), "runs/first")
+    policy = looped_actor.train(OwnConfig(...), "runs/walk", env=Walk(), build=build)
+    ```
+
+    The run is saved as it goes: after a crash, the same call continues from the newest checkpoint. On SIGTERM
+    or Ctrl-C the iteration under way is finished and saved, and `KeyboardInterrupt` is raised.
+
+    Args:
+      config: a preset, or an `OwnConfig` for a world of your own.
+      folder: of the run.
+      env: of your own world: an environment in JAX, or a function that makes a vector environment of
+        Gymnasium.
+      build: of your own world: makes the net from `nnx.Rngs`.
+      mesh: the devices. Default: all.
+      report: called after every iteration. Default: shows a bar on the terminal.
+      loggers: get all numbers, beside metrics.csv and TensorBoard.
+    """
+    folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
+    if (folder / CONFIG_FILE).exists():
+        there = read_run(folder)
+        if run_of(config, folder, own=own).completed() != there:
+            raise ValueError(
+                f"{folder} is the folder of a run with another configuration: give another folder, or the "
+                f"configuration in its {CONFIG_FILE}"
+            )
+        config = there
+    else:
+        config = begin_run(config, folder, own=own)
+    with training_bar(config.title, config.best_by, shown=report is None) as bar:
+        ending = train_run(config, folder, mesh or all_devices(), report or bar, own, loggers)
+    if ending is Ending.INTERRUPTED:
+        raise KeyboardInterrupt(f"{folder} is saved: the same call continues from there")
+    return policy_at(folder, own=own)
 
 
-def run_of(config: RunConfig, folder: pathlib.Path | None = None, mesh: Mesh | None = None) -> Run:
-    """The object behind a run; a folder is needed where files are, a mesh where something is computed."""
-    return KINDS[type(config)](config, folder or pathlib.Path(), mesh)
-
-
-def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress) -> RunConfig:
+def begin_run(
+    config: RunConfig,
+    folder: pathlib.Path,
+    progress: Progress = no_progress,
+    own: Own | None = None,
+) -> RunConfig:
     """Make the folder of a new run: its levels or data and its configuration, which is returned.
 
     With several processes the first does it, and the others wait: they share a file system.
@@ -54,12 +104,14 @@ def begin_run(config: RunConfig, folder: pathlib.Path, progress: Progress = no_p
     if jax.process_index() == 0:
         if (folder / CONFIG_FILE).exists():
             raise ValueError(
-                f"{folder} is the folder of a run already: `looped-actor resume {folder}` goes on with it; "
+                f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
                 "for a new one give another folder with --out"
             )
-        sums = run_of(config, folder).prepare(progress)
-        write_whole(folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
-        write_config(config, folder / CONFIG_FILE)
+        run = run_of(config, folder, own=own)
+        sums = run.prepare(progress)
+        if sums:
+            write_whole(folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
+        write_config(run.completed(), folder / CONFIG_FILE)
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
@@ -84,10 +136,12 @@ def train_run(
     folder: pathlib.Path,
     mesh: Mesh,
     report: Callable[[Report], None] = lambda report: None,
+    own: Own | None = None,
+    loggers: Sequence[Logger] = (),
 ) -> Ending:
     """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
     with _alone_in(folder), jax.enable_x64(config.double_precision):
-        run = run_of(config, folder, mesh)
+        run = run_of(config, folder, mesh, own)
         try:
             state, ending = fit(
                 run.trainer,
@@ -97,6 +151,7 @@ def train_run(
                 schedule=config.schedule,
                 evaluate=run.evaluate,
                 report=report,
+                loggers=loggers,
             )
         finally:
             run.close()
@@ -115,7 +170,38 @@ def _alone_in(folder: pathlib.Path) -> Iterator[None]:
         yield
 
 
-def policy_at(folder: pathlib.Path, checkpoint: str | None = None) -> Policy:
+def load_policy(path: str | os.PathLike, build: Build | None = None, env: Any = None) -> Policy:
+    """Load a policy that training has written: its folder, or the folder of the run.
+
+    Nothing in the files is executed. Raises `PolicyError` where a file is missing, damaged, or does not
+    fit its configuration.
+
+    Args:
+      path: the folder.
+      build: of your own world: the function that built the net.
+      env: of your own world, where it is to be evaluated without naming one.
+    """
+    folder = finished_policy(path)
+    if folder is None:
+        raise PolicyError(f"{path}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
+    file = folder / WEIGHTS_FILE
+    try:
+        config = read_config(folder / CONFIG_FILE)
+    except ConfigError as error:
+        raise PolicyError(str(error)) from None
+    try:
+        with safetensors.safe_open(file, framework="numpy") as opened:
+            said = (opened.metadata() or {}).get("format")
+            there = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
+    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
+        raise PolicyError(f"{file}: this is no safetensors file, or it is damaged ({error})") from None
+    if said != FORMAT:
+        raise PolicyError(f"{file}: format {said!r}; this version reads {FORMAT!r}")
+    run = run_of(config, pathlib.Path(path), own=None if build is None else Own(build, env))
+    return Policy(run, fitted(run, there, file), str(path))
+
+
+def policy_at(folder: pathlib.Path, checkpoint: str | None = None, own: Own | None = None) -> Policy:
     """The policy of a folder: a run's, or one that a run has written.
 
     For a run, `checkpoint` is best, latest or an iteration. Default: the finished policy, or else latest.
@@ -126,20 +212,23 @@ def policy_at(folder: pathlib.Path, checkpoint: str | None = None) -> Policy:
         )
     finished = finished_policy(folder)
     if checkpoint is None and finished is not None:
-        return load_policy(folder)
+        return load_policy(folder, own and own.build, own and own.env)
     if finished == folder:
         raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
     config = read_run(folder)
-    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint_of(folder), read_only=True)
+    checkpoints = Checkpoints(
+        folder / CHECKPOINTS_FOLDER, fingerprint_of(folder), read_only=True, best_by=config.best_by
+    )
+    run, where = run_of(config, folder, own=own), folder / CHECKPOINTS_FOLDER
     with jax.enable_x64(config.double_precision):
         named, bookmark = checkpoints.read(_iteration(checkpoints, checkpoint or "latest"))
-        inside, where = run_of(config).parameters_in_state, folder / CHECKPOINTS_FOLDER
         paths = {
-            name: name.replace("parameters.", f"{inside}.", 1) for name in named_leaves(weights_like(config))
+            name: name.replace("parameters.", f"{run.parameters_in_state}.", 1)
+            for name in named_leaves(run.weights_like)
         }
         there = {name: np.asarray(named[path]) for name, path in paths.items() if path in named}
-        weights = fitted(config, there, where / str(bookmark.iteration))
-    return Policy(config, weights, folder, f"{folder} after {bookmark.steps:,} steps")
+        weights = fitted(run, there, where / str(bookmark.iteration))
+    return Policy(run, weights, f"{folder} after {bookmark.steps:,} steps")
 
 
 def _iteration(checkpoints: Checkpoints, checkpoint: str) -> int | None:

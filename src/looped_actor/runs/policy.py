@@ -1,30 +1,32 @@
-"""Finished policies as files: `policy.safetensors` and `config.json`, which no one has to trust.
+"""Finished policies: objects that act at once, and files that no one has to trust.
 
-Loading reads numbers and names, never code. Every name and shape is held against the net that the
-configuration describes.
+A policy is `policy.safetensors` and `config.json`. Loading reads numbers and names, never code. Every name
+and shape is held against the net that the configuration describes, or that the user builds.
 """
 
+import contextlib
+import copy
+import functools
 import os
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import safetensors
 import safetensors.numpy
-from flax import nnx
-from jaxtyping import Array, PyTree
+from jaxtyping import Array, Key, PyTree
 
-from looped_actor.algorithms import Weights, deciding, no_statistics
-from looped_actor.codec import ConfigError
+from looped_actor.algorithms import Acted, Weights, deciding
+from looped_actor.configs.requests import HaltingChange
+from looped_actor.configs.runs import CONFIG_FILE, write_config
+from looped_actor.devices import on_one_device
 from looped_actor.files import write_whole
-from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
+from looped_actor.loop import Execution, FixedLoops, HaltingRule, Packed, PolicyKL
 from looped_actor.models import ActorCriticOutput, ActorOutput
-from looped_actor.runs.config import CONFIG_FILE, RunConfig, read_config, write_config
-from looped_actor.runs.requests import HaltingChange
+from looped_actor.runs.base import Run
 from looped_actor.training.checkpoint import named_leaves
 
 POLICY_FOLDER = "policy"
@@ -37,34 +39,101 @@ class PolicyError(ValueError):
 
 
 class Policy:
-    """A policy that was trained, ready to act.
+    """A trained policy, ready to act.
 
     ```python
     policy = looped_actor.load_policy("runs/first/policy")
-    decision = policy(observation)  # a batch, as the environments give it
-    decision.distribution.mode(), decision.value, decision.loop.loops
+    acted = policy.act(observation)  # one observation, or a batch; NumPy in, NumPy out
+    acted.action, acted.loops
+    decision = policy(observations)  # a batch; all that the net computes, as JAX arrays
+    decision.distribution.log_prob(actions), decision.value, decision.loop.loops
     ```
 
-    An observation is a batch of boards as planes, `[b, rows, columns, planes]`, or for robot manipulation a
-    `GoalObservation` of states and goals, whose decisions have no value. Options of a call are those of
-    `Actor`: another halting rule, another execution.
+    An observation is what the environment gives: a board as planes, `[rows, columns, planes]`, the array of
+    a world of your own, or for robot manipulation a `GoalObservation` of state and goal, whose decisions
+    have no value. Each shape of input, halting rule and execution is compiled once, at its first call.
     """
 
-    def __init__(
-        self, config: RunConfig, weights: Weights, folder: pathlib.Path | None = None, name: str = "policy"
-    ):
-        self.config, self.weights = config, weights
-        self.folder, self.name = folder or pathlib.Path(), name
-        self.definition = definition_of(config)
+    def __init__(self, run: Run, weights: Weights, name: str = "policy"):
+        self.run, self.weights, self.name = run, weights, name
+        self._draws, self._tree = 0, jax.tree.structure(weights)
+        self._decide = jax.jit(self._decided, static_argnums=(3, 4, 5))
+        self._act = jax.jit(self._acted, static_argnums=(3, 4))
 
-    def __call__(self, observation: PyTree, **options: Any) -> ActorOutput | ActorCriticOutput:
-        """Decide for a batch of observations."""
-        return deciding(self.definition, self.weights)(jax.tree.map(jnp.asarray, observation), **options)
+    @property
+    def config(self) -> Any:
+        """The configuration of the run that trained it."""
+        return self.run.config
+
+    @property
+    def folder(self) -> pathlib.Path:
+        """Where it was loaded from."""
+        return self.run.folder
 
     @property
     def halting(self) -> HaltingRule | None:
         """The rule that it was trained with; None where it does not loop."""
-        return self.config.chosen_arm.halting
+        return self.run.net.halting
+
+    def __call__(
+        self,
+        observation: PyTree,
+        *,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+        expected_loops: Array | None = None,
+        record: bool = False,
+    ) -> ActorOutput | ActorCriticOutput:
+        """Decide for a batch of observations.
+
+        Args:
+          observation: the batch.
+          halting: another rule than in training.
+          execution: how the loops of the batch run. Default: `Packed()`.
+          expected_loops: a guess of each example's depth. Only ever changes the time it takes.
+          record: also return the latent after every loop.
+        """
+        observation, batched = self._checked(observation)
+        if not batched:
+            raise ValueError("this takes a batch of observations; for a single one there is `act`")
+        with self._precision:
+            rule, way = halting or self.halting, execution or Packed()
+            return self._decide(self._leaves, observation, expected_loops, rule, way, record)
+
+    def act(
+        self,
+        observation: PyTree,
+        *,
+        key: Key[Array, ""] | None = None,
+        halting: HaltingRule | None = None,
+        execution: Execution | None = None,
+    ) -> Acted:
+        """Choose actions as the environment takes them, as NumPy arrays with the loops they took.
+
+        Args:
+          observation: one, or a batch.
+          key: draws actions from the policy. Default: the most probable ones.
+          halting: another rule than in training.
+          execution: how the loops of a batch run. Default: `Packed()`.
+        """
+        observation, batched = self._checked(observation)
+        if not batched:
+            observation = jax.tree.map(lambda leaf: leaf[None], observation)
+        with self._precision:
+            rule, way = halting or self.halting, execution or Packed()
+            acted = jax.device_get(self._act(self._leaves, observation, key, rule, way))
+        if batched:
+            return acted
+        return acted._replace(action=acted.action[0], loops=acted.loops[0], stop=acted.stop[0])
+
+    def predict(
+        self, observation: PyTree, state: Any = None, episode_start: Any = None, deterministic: bool = True
+    ) -> tuple[np.ndarray, Any]:
+        """Actions, and the state as it was given: the call of Stable-Baselines3, for its helpers."""
+        key = None
+        if not deterministic:
+            key, self._draws = jax.random.fold_in(jax.random.key(0), self._draws), self._draws + 1
+        return np.asarray(self.act(observation, key=key).action), state
 
     def rule(self, change: HaltingChange) -> HaltingRule | None:
         """Its halting rule with changes; None where none was asked for."""
@@ -76,45 +145,88 @@ class Policy:
             raise ValueError(f"{self.config.arm} does not loop: its depth cannot be changed")
         if isinstance(self.halting, FixedLoops) and changes.keys() == {"max_loops"}:
             return FixedLoops(changes["max_loops"])
-        rule = self.halting if isinstance(self.halting, PolicyKL) else self.config.halting
+        rule: Any = self.halting
+        if isinstance(rule, FixedLoops):
+            rule = getattr(self.config, "halting", PolicyKL())
         if "max_loops" in changes:
             changes.setdefault("min_loops", min(rule.min_loops, changes["max_loops"]))
         return replace(rule, **changes)
 
+    def with_weights(self, weights: Weights) -> "Policy":
+        """The same net with other weights; what was compiled is kept."""
+        other = copy.copy(self)
+        other.weights = weights
+        other.__dict__.pop("_leaves", None)
+        return other
 
-class Program(NamedTuple):
-    """What an exported policy reads and returns."""
+    def save(self, folder: str | os.PathLike) -> None:
+        """Write it for others to load."""
+        save_policy(self.config, self.weights, folder)
 
-    inputs: dict[str, jax.ShapeDtypeStruct]
-    """Of one example, by name, in the types that environments give."""
-    observation: Callable[..., Any]
-    """Batches of the inputs to what the policy observes."""
-    outputs: Callable[[Any], dict[str, Array]]
-    """A batch of decisions to arrays by name."""
+    @functools.cached_property
+    def _leaves(self) -> list[Array]:
+        """The weights on one device, flat: a call hands them over without looking at their names."""
+        with self._precision:
+            return jax.tree.leaves(on_one_device(self.weights))
+
+    @property
+    def _precision(self) -> Any:
+        return jax.enable_x64(True) if self.config.double_precision else contextlib.nullcontext()
+
+    def _decided(
+        self,
+        leaves: list[Array],
+        observation: PyTree,
+        expected_loops: Array | None,
+        halting: HaltingRule | None,
+        execution: Execution,
+        record: bool = False,
+    ) -> Any:
+        decide: Any = deciding(
+            self.run.definition, jax.tree.unflatten(self._tree, leaves), halting, execution
+        )
+        return decide(observation, expected_loops=expected_loops, record=record)
+
+    def _acted(
+        self,
+        leaves: list[Array],
+        observation: PyTree,
+        key: Key[Array, ""] | None,
+        halting: HaltingRule | None,
+        execution: Execution,
+    ) -> Acted:
+        decision = self._decided(leaves, observation, None, halting, execution)
+        policy, loop = decision.distribution, decision.loop
+        action = self.run.as_taken(policy.mode() if key is None else policy.sample(key))
+        return Acted(action, loop.loops, loop.stop, loop.executed)
+
+    def _checked(self, observation: PyTree) -> tuple[PyTree, bool]:
+        """Observations as arrays, and whether they are a batch; or an error that says what is expected."""
+        wanted, structure = jax.tree.flatten(self.run.observation)
+        leaves, found = jax.tree.flatten(observation)
+        if found != structure:
+            leaves = [observation] if len(wanted) == 1 else []
+        leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+        batched = {_batched(leaf, one) for leaf, one in zip(leaves, wanted, strict=False)}
+        if len(leaves) != len(wanted) or batched not in ({True}, {False}):
+            shown = ", ".join(str(getattr(leaf, "shape", leaf)) for leaf in leaves) or type(observation)
+            sides = ["any"] * (len(wanted[0].shape) - 1) if len(wanted) == 1 else []
+            shape = f"({', '.join([*sides, str(wanted[0].shape[-1])])})"
+            kind = "arrays" if len(wanted) == 1 else "GoalObservation(state, goal) of vectors"
+            raise ValueError(
+                f"an observation of shape {shown} is not what this policy reads: {kind} of shape {shape}, "
+                "or a batch of them, with numbers in it"
+            )
+        return jax.tree.unflatten(structure, leaves), True in batched
 
 
-def build_net(config: RunConfig, rngs: nnx.Rngs) -> Any:
-    """The net of a configuration, with new weights."""
-    return config.chosen_arm.build(config.shape, config.core, rngs)
+def _batched(leaf: Any, one: jax.ShapeDtypeStruct) -> bool | None:
+    """Whether there is a batch axis before one observation; None where it is neither."""
+    fits = leaf.dtype.kind in "biuf" and leaf.ndim and leaf.shape[-1] == one.shape[-1] and 0 not in leaf.shape
+    return {0: False, 1: True}.get(leaf.ndim - len(one.shape)) if fits else None
 
 
-def definition_of(config: RunConfig) -> nnx.GraphDef:
-    """The net of a configuration, without weights."""
-    return nnx.split(abstract_net(config))[0]
-
-
-def abstract_net(config: RunConfig) -> Any:
-    """The net of a configuration as shapes."""
-    return nnx.eval_shape(lambda: build_net(config, nnx.Rngs(0)))
-
-
-def weights_like(config: RunConfig) -> Weights:
-    """The weights of a configuration's policy as shapes."""
-    _, parameters, fixed = nnx.split(abstract_net(config), nnx.Param, ...)
-    return Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(config.shape.features)))
-
-
-def save_policy(config: RunConfig, weights: Weights, folder: str | os.PathLike) -> None:
+def save_policy(config: Any, weights: Weights, folder: str | os.PathLike) -> None:
     """Write a policy for others to load."""
     folder = pathlib.Path(folder)
     named = {name: np.asarray(leaf) for name, leaf in named_leaves(weights).items()}
@@ -128,34 +240,9 @@ def finished_policy(path: str | os.PathLike) -> pathlib.Path | None:
     return next((f for f in (folder, folder / POLICY_FOLDER) if (f / WEIGHTS_FILE).is_file()), None)
 
 
-def load_policy(path: str | os.PathLike) -> Policy:
-    """Load a policy that `looped-actor train` has written: its folder, or the folder of the run.
-
-    Nothing in the files is executed. Raises `PolicyError` where a file is missing, damaged, or does not
-    fit its configuration.
-    """
-    folder = finished_policy(path)
-    if folder is None:
-        raise PolicyError(f"{path}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
-    file = folder / WEIGHTS_FILE
-    try:
-        config = read_config(folder / CONFIG_FILE)
-    except ConfigError as error:
-        raise PolicyError(str(error)) from None
-    try:
-        with safetensors.safe_open(file, framework="numpy") as opened:
-            said = (opened.metadata() or {}).get("format")
-            there = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
-        raise PolicyError(f"{file}: this is no safetensors file, or it is damaged ({error})") from None
-    if said != FORMAT:
-        raise PolicyError(f"{file}: format {said!r}; this version reads {FORMAT!r}")
-    return Policy(config, fitted(config, there, file), pathlib.Path(path), str(path))
-
-
-def fitted(config: RunConfig, there: Mapping[str, np.ndarray], source: pathlib.Path) -> Weights:
-    """Named arrays as the weights of a configuration's policy, if they are just that."""
-    like = weights_like(config)
+def fitted(run: Run, there: Mapping[str, np.ndarray], source: pathlib.Path) -> Weights:
+    """Named arrays as the weights of a run's policy, if they are just that."""
+    like = run.weights_like
     wanted = named_leaves(like)
     for name in [*wanted, *there]:
         if name not in wanted:

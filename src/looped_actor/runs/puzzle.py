@@ -2,7 +2,7 @@
 
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -12,29 +12,18 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array
 
+from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.configs.runs import SPLITS, OnlineConfig, read_provenance
 from looped_actor.envs import Boxoban, RushHour
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
 from looped_actor.evaluation.levels import LevelPlayer, summary
 from looped_actor.levels import LevelBank, generate, open_bank, open_solutions, write_bank
 from looped_actor.levels.replay import solution_cells
-from looped_actor.loop import HaltingRule, Packed
+from looped_actor.loop import HaltingRule
 from looped_actor.processes import Progress, default_workers, no_progress
-from looped_actor.runs.base import Run
-from looped_actor.runs.config import OnlineConfig, read_provenance
-from looped_actor.runs.cost import (
-    MOST_EXAMPLES,
-    PASSES_OF_AN_UPDATE,
-    Counted,
-    Estimate,
-    count_parameters,
-    fastest,
-    surrogate_gradient,
-    surrogate_loss,
-    update_memory,
-)
-from looped_actor.runs.policy import Policy, Program, abstract_net, build_net, definition_of
-from looped_actor.runs.requests import EvaluationRequest
+from looped_actor.runs.base import OnlineRun, Program
+from looped_actor.runs.policy import Policy
 from looped_actor.solvers import BoxobanTeacher, RushHourTeacher, SolveStatus
 from looped_actor.solvers.advice import planes_of
 from looped_actor.training import OnlineState, Trainer, imitation_trainer, ppo_trainer
@@ -42,20 +31,29 @@ from looped_actor.training import OnlineState, Trainer, imitation_trainer, ppo_t
 ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
 TEACHERS = {"boxoban": BoxobanTeacher, "rush-hour": RushHourTeacher}
 LEVELS_FOLDER = "levels"
-SPLITS = ("train", "held_out")
 
 
 @dataclass(frozen=True)
-class PuzzleRun(Run):
+class PuzzleRun(OnlineRun):
     """The parts of a run, made from its configuration and folder; see `Run`."""
 
     config: OnlineConfig
-    parameters_in_state = "learner.parameters"
+    given: LevelBank | None = None
+    """Levels to play by default, instead of those held out in training."""
 
     @property
     def puzzle(self) -> "PuzzleRun":
         """This plays a puzzle."""
         return self
+
+    def build(self, rngs: nnx.Rngs) -> Any:
+        """The policy's net, with new weights."""
+        return self.config.chosen_arm.build(self.config.shape, self.config.core, rngs)
+
+    @property
+    def observation(self) -> jax.ShapeDtypeStruct:
+        """A board as planes."""
+        return jax.ShapeDtypeStruct((*self.config.board, self.config.shape.planes), jnp.uint8)
 
     @property
     def material(self) -> pathlib.Path:
@@ -89,7 +87,7 @@ class PuzzleRun(Run):
         own = pathlib.Path(LEVELS_FOLDER, "held_out.levels")
         beside = [self.folder / own, self.folder.parent / own]
         default = self.config.levels.held_out or next((p for p in beside if p.exists()), beside[0])
-        bank = open_bank(levels or default)
+        bank = open_bank(levels or default) if levels or self.given is None else self.given
         self._check(bank)
         return bank
 
@@ -118,7 +116,7 @@ class PuzzleRun(Run):
         config = self.config
         parts: Any = {
             "env": self.environment(self.bank("train")),
-            "build": lambda rngs: build_net(config, rngs),
+            "build": self.build,
             "iterations": config.iterations,
             "mesh": self.mesh,
             "dtype": jnp.float64 if config.double_precision else jnp.float32,
@@ -134,9 +132,9 @@ class PuzzleRun(Run):
         """Plays the levels of a bank, or its first `count`, with policies of this configuration."""
         assert self.mesh is not None
         config, count = self.config, len(bank) if count is None else min(count, len(bank))
-        most = (halting or config.chosen_arm).max_loops
+        most = (halting or self.net).max_loops
         env = self.environment(bank, count)
-        return LevelPlayer(env, count, definition_of(config), most, self.mesh, halting, config.acting)
+        return LevelPlayer(env, count, self.definition, most, self.mesh, halting, config.acting)
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
         """Play the held-out levels; with imitation, also ask for the first thing it learns."""
@@ -161,7 +159,7 @@ class PuzzleRun(Run):
         cells = np.concatenate([solution_cells(bank.board(level)) for level in range(count)])
         observation = planes_of(cells, self.config.shape.planes)
         advice = TEACHERS[self.config.task]().advise(observation)
-        return Agreement(definition_of(self.config), observation, advice.optimal)
+        return Agreement(self.definition, observation, advice.optimal)
 
     def play(
         self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
@@ -183,64 +181,19 @@ class PuzzleRun(Run):
 
     def program(self, board: tuple[int, int] | None = None) -> Program:
         """What an exported policy reads and returns, on boards of any size."""
-        shape = self.config.shape
-        if board is not None and board != shape.grid and self.config.arm == "drc":
-            raise ValueError(f"this DRC plays boards of {shape.grid}, and no others")
+        one = self.observation
+        if board is not None and board != self.config.board and self.config.arm == "drc":
+            raise ValueError(f"this DRC plays boards of {self.config.board}, and no others")
         if board is not None and min(board) < 1:
             raise ValueError(f"a board of {board[0]} x {board[1]} has no cells")
-        shape = shape if board is None else replace(shape, grid=board)
-        inputs = {"observation": jax.ShapeDtypeStruct(shape.observation(1).shape[1:], jnp.uint8)}
+        shape = one.shape if board is None else (*board, one.shape[-1])
+        inputs = {"observation": jax.ShapeDtypeStruct(shape, one.dtype)}
 
         def outputs(decision: Any) -> dict[str, Array]:
             policy = decision.distribution
             return {"action": policy.mode(), "logits": policy.logits, "value": decision.value}
 
         return Program(inputs, lambda observation: observation, outputs)
-
-    def count(self, loops: float | None = None) -> Counted:
-        """Parameters and FLOPs at a number of loops. Default: at the cap."""
-        net = abstract_net(self.config)
-        loops = self.config.chosen_arm.max_loops if loops is None else loops
-        flops = net.flops(self.config.shape.observation(1), loops)
-        passes = 1 + PASSES_OF_AN_UPDATE * self.config.learning.epochs
-        return Counted(count_parameters(net), flops, flops * passes)
-
-    def seconds_per_step(self, examples: int) -> float:
-        """Of one device like this process's first, timed on a few examples; without a solver's time."""
-        net = build_net(self.config, nnx.Rngs(self.config.seed))
-        definition, parameters, fixed = nnx.split(net, nnx.Param, ...)
-        shape = self.config.shape.observation(examples).shape
-        observation = jax.random.bernoulli(jax.random.key(0), 0.3, shape).astype(jnp.float32)
-
-        def decide(parameters: nnx.State, fixed: nnx.State, observation: Array) -> Array:
-            net = nnx.merge(definition, parameters, fixed)
-            return surrogate_loss(net(observation, execution=Packed()))
-
-        acting, learning = (
-            fastest(lambda work=work: work(parameters, fixed, observation)) / examples
-            for work in (jax.jit(decide), jax.jit(surrogate_gradient(net, Packed())))
-        )
-        return acting + self.config.learning.epochs * learning
-
-    def cost(self, devices: int) -> Estimate:
-        """Of the whole run."""
-        config, learning = self.config, self.config.learning
-        counted, per_device = self.count(), -(-learning.minibatch // devices)
-        board = config.board[0] * config.board[1] * config.shape.planes
-        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
-        observation = config.shape.observation(per_device)
-        return Estimate(
-            counted=counted,
-            max_loops=config.chosen_arm.max_loops,
-            experience="a rollout, over all devices",
-            experience_bytes=learning.steps_per_iteration * (board + 8 * 4 + 2),
-            update_bytes=update_memory(abstract_net(config), observation).activations,
-            state_bytes=3 * 4 * counted.parameters,
-            iterations=config.iterations,
-            updates=config.iterations * learning.updates_per_iteration,
-            devices=devices,
-            seconds=config.iterations * learning.steps_per_iteration * seconds / devices,
-        )
 
 
 def _first(values: np.ndarray | None, count: int) -> np.ndarray | None:

@@ -32,7 +32,7 @@ def _moved(cells, direction, after):
 
 @compiled
 def advise_boxoban(boards, node_limit):
-    """Of each board the optimal moves, and how many moves a solution takes, or -1.
+    """The optimal moves of each board, and how many moves a solution takes, or -1.
 
     A move is optimal if the board after it is one move nearer. Of the board itself one optimal move is known
     from its solution, and of the others the board after them is solved.
@@ -58,7 +58,7 @@ def advise_boxoban(boards, node_limit):
 
 @compiled
 def demonstrate_boxoban(boards, steps, node_limit):
-    """Of each board the first moves of a solution, and -1 after its end."""
+    """The first moves of a solution of each board, and -1 after its end."""
     actions = np.full((boards.shape[0], steps), -1, np.int32)
     for i in range(boards.shape[0]):
         _, moves, _, _ = solve_kernel(boards[i], node_limit)

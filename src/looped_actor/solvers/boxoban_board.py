@@ -12,7 +12,7 @@ MOST_ASSIGNED = 8  # boxes for which the assignment is worth its 2^n n operation
 
 @compiled
 def neighbours_of(cells):
-    """Of each cell the next one up, right, down, left, or -1 where there is a wall."""
+    """The neighbours of each cell: up, right, down, left, or -1 for a wall."""
     height, width = cells.shape
     result = np.full((height * width, 4), -1, np.int16)
     for row in range(height):

@@ -69,7 +69,7 @@ def _mark(optimal, masks, i, here, forward):
 
 @compiled
 def advise_cluster(boards, node_limit):
-    """Of each board the optimal steps, and how many steps a solution takes, or -1."""
+    """The optimal steps of each board, and how many steps a solution takes, or -1."""
     count, cells = boards.shape[0], boards.shape[1] * boards.shape[2]
     optimal, remaining = np.zeros((count, 2 * cells), np.bool_), np.full(count, -1, np.int32)
     done = np.zeros(count, np.bool_)
@@ -109,7 +109,7 @@ def advise_cluster(boards, node_limit):
 
 @compiled
 def demonstrate_cluster(boards, steps, node_limit):
-    """Of each board the first steps of a solution, and -1 after its end."""
+    """The first steps of a solution of each board, and -1 after its end."""
     width = boards.shape[2]
     actions = np.full((boards.shape[0], steps), -1, np.int32)
     for b in range(boards.shape[0]):

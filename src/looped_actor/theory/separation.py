@@ -88,7 +88,7 @@ class OneStepMDP(NamedTuple):
 
     n: int
     hard_odds: int
-    """q(n): a state is hard with probability one in so many."""
+    """q(n): one state in q(n) is hard, on average."""
 
     def states(self) -> Iterator[str]:
         """All states, in order."""

@@ -4,6 +4,7 @@ from looped_actor.training.checkpoint import CheckpointError, Checkpoints
 from looped_actor.training.fit import BrokenTrainingError, Ending, Report, Schedule, fit
 from looped_actor.training.gciql import GCIQL, Nets, OfflineState, gciql_trainer
 from looped_actor.training.imitation import Imitation, imitation_trainer
+from looped_actor.training.metrics import Logger, WandbLogger
 from looped_actor.training.online import OnlineState, PolicyNet
 from looped_actor.training.ppo import PPO, ppo_trainer
 from looped_actor.training.trainer import Learner, Trainer
@@ -17,6 +18,7 @@ __all__ = [
     "Ending",
     "Imitation",
     "Learner",
+    "Logger",
     "Nets",
     "OfflineState",
     "OnlineState",
@@ -24,6 +26,7 @@ __all__ = [
     "Report",
     "Schedule",
     "Trainer",
+    "WandbLogger",
     "fit",
     "gciql_trainer",
     "imitation_trainer",

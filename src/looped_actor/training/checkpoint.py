@@ -33,7 +33,7 @@ class Bookmark:
     metrics_position: int
     """Bytes of the metrics file."""
     fingerprint: str
-    """Of the configuration."""
+    """Fingerprint of the configuration."""
     format: str = FORMAT
 
 
@@ -45,22 +45,30 @@ class Checkpoints:
       fingerprint: of the run's configuration; a checkpoint of another is refused.
       keep: how many of the newest to keep.
       read_only: look at them only; another process may be writing.
+      best_by: the name of the score by which the best is kept.
     """
 
-    def __init__(self, folder: pathlib.Path, fingerprint: str, keep: int = 3, read_only: bool = False):
+    def __init__(
+        self,
+        folder: pathlib.Path,
+        fingerprint: str,
+        keep: int = 3,
+        read_only: bool = False,
+        best_by: str = "success",
+    ):
         logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of every save without an evaluation
-        self.folder, self.fingerprint = folder.absolute(), fingerprint
+        self.folder, self.fingerprint, self._best_by = folder.absolute(), fingerprint, best_by
         if read_only and not folder.is_dir():
             raise CheckpointError(f"{folder}: there is no checkpoint here yet")
         newest, best = (
             LatestN(keep),
             BestN(
-                get_metric_fn=lambda metrics: metrics["success"], n=1, keep_checkpoints_without_metrics=False
+                get_metric_fn=lambda metrics: metrics[best_by], n=1, keep_checkpoints_without_metrics=False
             ),
         )
         options = ocp.CheckpointManagerOptions(
             preservation_policy=AnyPreservationPolicy([newest, best]),
-            best_fn=lambda metrics: metrics["success"],
+            best_fn=lambda metrics: metrics[best_by],
             cleanup_tmp_directories=not read_only,  # what a killed process left behind
             read_only=read_only,
             create=not read_only,
@@ -68,7 +76,7 @@ class Checkpoints:
         handlers = {"state": ocp.StandardCheckpointHandler(), "bookmark": ocp.JsonCheckpointHandler()}
         self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
 
-    def save(self, state: Any, bookmark: Bookmark, success: float | None = None) -> None:
+    def save(self, state: Any, bookmark: Bookmark, score: float | None = None) -> None:
         """Begin to write a checkpoint; training may go on meanwhile."""
         named = named_leaves(state)
         self._manager.save(
@@ -77,18 +85,18 @@ class Checkpoints:
                 state=ocp.args.StandardSave(named),
                 bookmark=ocp.args.JsonSave(asdict(bookmark) | {"checksum": _checksum(named)}),
             ),
-            metrics=None if success is None else {"success": success},
+            metrics=None if score is None else {self._best_by: score},
             force=True,
         )
 
     @property
     def iterations(self) -> list[int]:
-        """Of the checkpoints that are whole, oldest first."""
+        """Iterations of the intact checkpoints, oldest first."""
         return sorted(self._manager.all_steps())
 
     @property
     def best(self) -> int | None:
-        """The iteration of the checkpoint with the highest success, if any was evaluated."""
+        """The iteration of the checkpoint with the highest score, if any was evaluated."""
         return self._manager.best_step()
 
     def restore(self, like: Any, iteration: int | None = None) -> tuple[Any, Bookmark]:
@@ -119,7 +127,7 @@ class Checkpoints:
     def _chosen(self, iteration: int | None) -> int:
         there = self.iterations
         if not there:
-            raise CheckpointError(f"{self.folder}: there is no checkpoint here yet; begin the run anew")
+            raise CheckpointError(f"{self.folder}: there is no checkpoint here yet; start a new run")
         chosen = there[-1] if iteration is None else iteration
         if chosen not in there:
             raise CheckpointError(f"{self.folder}: no checkpoint {chosen}; there are {there}")
@@ -187,7 +195,7 @@ def _damage(place: pathlib.Path, there: list[int]):
 
 def _damaged(place: pathlib.Path, there: list[int], why: str) -> str:
     earlier = [str(step) for step in there if step < int(place.name)]
-    remedy = f"delete this folder to go on from checkpoint {earlier[-1]}" if earlier else "begin the run anew"
+    remedy = f"delete this folder to resume from checkpoint {earlier[-1]}" if earlier else "start a new run"
     return f"{place}: this checkpoint is damaged ({why}); {remedy}"
 
 

@@ -1,11 +1,10 @@
 """The loop that every training run goes through: iterate, write down, evaluate, save, stop cleanly."""
 
 import json
-import math
 import pathlib
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
@@ -15,7 +14,7 @@ import jax
 
 from looped_actor.files import write_whole
 from looped_actor.training.checkpoint import Bookmark, Checkpoints
-from looped_actor.training.metrics import Dashboard, TableFile, TimingsFile
+from looped_actor.training.metrics import RATE, CSVLogger, Logger, TensorBoardLogger, TimingsLogger
 from looped_actor.training.trainer import Trainer
 
 CHECKPOINTS_FOLDER = "checkpoints"
@@ -32,21 +31,19 @@ class Schedule:
     """How many of the newest; the best one is kept besides."""
     max_skipped_in_a_row: int = 20
     """Updates in a row with a loss or gradient that is not finite, after which the run gives up."""
+    best_by: str = "success"
+    """Which fact of an evaluation tells the best checkpoint."""
 
 
 class Report(NamedTuple):
-    """What a progress bar shows."""
+    """What a progress callback is told after every iteration."""
 
     steps: int
     all_steps: int
-    steps_per_second: float
-    success: float
-    """Of the episodes of this iteration; NaN where none ended."""
-    loops: float
-    utilisation: float
-    """Of the loops that the hardware computed, the share that was asked for."""
-    evaluated: float | None
-    """Success of the last evaluation."""
+    numbers: Mapping[str, float]
+    """Those of metrics.csv, and `steps_per_second`. NaN where there is none: no episode ended, say."""
+    evaluated: Mapping[str, Any] | None
+    """Facts of the last evaluation; None before the first."""
 
 
 class Ending(Enum):
@@ -73,6 +70,7 @@ def fit(
     schedule: Schedule,
     evaluate: Evaluate,
     report: Callable[[Report], None] = lambda report: None,
+    loggers: Sequence[Logger] = (),
 ) -> tuple[Any, Ending]:
     """Train from the newest checkpoint in `folder`, or from the start where there is none.
 
@@ -80,40 +78,42 @@ def fit(
     `BrokenTrainingError` where learning does not recover from numbers that are not finite; the last good
     checkpoint is kept.
     """
-    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints)
-    writer = _Writer(folder)
+    checkpoints = Checkpoints(
+        folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints, best_by=schedule.best_by
+    )
+    records, per_iteration = _Records(folder, loggers), trainer.steps_per_iteration
     try:
         with _stop_request() as asked_to_stop:
             state, bookmark = trainer.begin(seed), Bookmark(0, 0, 0, fingerprint)
             if checkpoints.iterations:
                 state, bookmark = checkpoints.restore(state)
-            writer.open(bookmark)
+                state = trainer.collector.resume(state, seed)
+            records.open(bookmark, per_iteration)
             clock, evaluated = _Clock(), None
             for iteration in range(bookmark.iteration + 1, schedule.iterations + 1):
-                steps = iteration * trainer.steps_per_iteration
+                steps = iteration * per_iteration
                 state, metrics = trainer.iterate(state)
                 numbers = as_numbers(jax.device_get(metrics))
-                rate = clock.rate(trainer.steps_per_iteration)
-                writer.write(iteration, steps, numbers, rate)
+                numbers |= {RATE: clock.rate(per_iteration)}
+                records.log("training", numbers, steps)
                 _check(numbers, schedule, checkpoints)
 
                 last, stop, facts = iteration == schedule.iterations, asked_to_stop(iteration), None
                 if last or iteration % schedule.evaluate_every == 0:
-                    facts = evaluate(state)
-                    evaluated = float(facts["success"])
-                    writer.evaluation(steps, facts)
-                shown = numbers.get("success", math.nan), numbers["loops"], numbers["utilisation"], evaluated
-                report(Report(steps, schedule.iterations * trainer.steps_per_iteration, rate, *shown))
+                    facts = evaluated = evaluate(state)
+                    records.evaluation(steps, facts)
+                report(Report(steps, schedule.iterations * per_iteration, numbers, evaluated))
                 if last or stop or facts or iteration % schedule.checkpoint_every == 0:
-                    bookmark = Bookmark(iteration, steps, writer.position, fingerprint)
-                    checkpoints.save(state, bookmark, evaluated if facts else None)
+                    bookmark = Bookmark(iteration, steps, records.position, fingerprint)
+                    score = None if facts is None else float(facts[schedule.best_by])
+                    checkpoints.save(state, bookmark, score)
                 if stop and not last:
                     return state, Ending.INTERRUPTED
                 clock.start()
             return state, Ending.FINISHED
     finally:
         checkpoints.close()
-        writer.close()
+        records.close()
 
 
 def as_numbers(metrics: Any) -> dict[str, float | int]:
@@ -137,45 +137,44 @@ class _Clock:
         return steps / (time.perf_counter() - self._start)
 
 
-class _Writer:
-    """All files of a run but its checkpoints; the first process writes them."""
+class _Records:
+    """All files of a run but its checkpoints, and the user's loggers; the first process has them."""
 
-    def __init__(self, folder: pathlib.Path):
-        self._folder, self._first, self.position = folder, jax.process_index() == 0, 0
-        self._table: TableFile | None = None
-        self._open: list[Any] = []
+    def __init__(self, folder: pathlib.Path, loggers: Sequence[Logger]):
+        self._folder, self._loggers = folder, list(loggers)
+        self._table: CSVLogger | None = None
 
-    def open(self, bookmark: Bookmark) -> None:
-        if not self._first:
+    def open(self, bookmark: Bookmark, steps_per_iteration: int) -> None:
+        if jax.process_index() > 0:
+            self._loggers = []
             return
-        self.position = bookmark.metrics_position
         (self._folder / "evaluations").mkdir(exist_ok=True)
-        self._timings = TimingsFile(self._folder / "timings.csv")
-        self._dashboard = Dashboard(self._folder / "tensorboard", bookmark.steps)
-        self._open += [self._timings, self._dashboard]
+        path, kept = self._folder / "metrics.csv", bookmark.metrics_position
+        self._table = CSVLogger(path, steps_per_iteration, kept)
+        timings = TimingsLogger(self._folder / "timings.csv")
+        board = TensorBoardLogger(self._folder / "tensorboard", bookmark.steps)
+        self._loggers = [self._table, timings, board, *self._loggers]
 
-    def write(self, iteration: int, steps: int, numbers: Mapping[str, float], rate: float) -> None:
-        if not self._first:
-            return
-        row = {"iteration": iteration, "steps": steps, **numbers}
-        if self._table is None:
-            self._table = TableFile(self._folder / "metrics.csv", list(row), self.position)
-            self._open.append(self._table)
-        self._table.append(row)
-        self.position = self._table.position
-        self._timings.append(steps, rate)
-        self._dashboard.show("training", {**numbers, "steps_per_second": rate}, steps)
+    @property
+    def position(self) -> int:
+        """Bytes of the metrics file."""
+        return 0 if self._table is None else self._table.position
+
+    def log(self, group: str, numbers: Mapping[str, float], steps: int) -> None:
+        for logger in self._loggers:
+            logger.log(group, numbers, steps)
 
     def evaluation(self, steps: int, facts: Mapping[str, Any]) -> None:
-        if not self._first:
+        if self._table is None:
             return
         text = json.dumps(facts, indent=1)
         write_whole(self._folder / "evaluations" / f"{steps:012d}.json", text.encode())
-        self._dashboard.show("evaluation", {name: facts[name] for name in ("success", "loops")}, steps)
+        shown = ("success", "loops", "returns")
+        self.log("evaluation", {name: facts[name] for name in shown if name in facts}, steps)
 
     def close(self) -> None:
-        for file in self._open:
-            file.close()
+        for logger in self._loggers:
+            logger.close()
 
 
 def _check(numbers: Mapping[str, float], schedule: Schedule, checkpoints: Checkpoints) -> None:

@@ -55,15 +55,15 @@ class Nets(NamedTuple):
 
 
 class OfflineState(NamedTuple):
-    """All that a run of GCIQL is: saved, and it goes on exactly from here."""
+    """All that a run of GCIQL is: save it to resume exactly from here."""
 
     learner: LearnerState
-    """Of `Nets`."""
+    """Parameters of `Nets`."""
     target_critics: PyTree
     fixed: PyTree
     """What of the actor is not trained: the latent before the first loop."""
     statistics: RunningStatistics
-    """Of nothing: states are learned from as they are in the data."""
+    """None are kept: states are learned from as they are in the data."""
     iteration: Int[Array, ""]
     root: UInt32[Array, "2"]
     """The key from which every draw is addressed."""
@@ -83,7 +83,7 @@ class OfflineMetrics(NamedTuple):
     actor: ActorTerms
     gradient_norm: Float[Array, ""]
     utilisation: Float[Array, ""]
-    """Of all loops that the hardware computed, the share that was asked for."""
+    """Share of the loops that the hardware computed that were asked for."""
     skipped_updates: Int[Array, ""]
     """Updates left out since the start, because loss or gradient was not finite."""
     skipped_in_a_row: Int[Array, ""]
@@ -184,7 +184,7 @@ class GCIQL:
     def _gradient(
         self, parameters: Nets, target: PyTree, state: OfflineState, batch: GoalBatch
     ) -> MeanGradient:
-        """Of all three losses, on this device's part of a batch."""
+        """Gradients of all three losses, on this device's part of a batch."""
         value_net, critics_net, _ = (
             functools.partial(nnx.merge, definition) for definition in self.net.definitions
         )

@@ -1,10 +1,30 @@
-"""What a run writes down as it goes: exact rows for people and programs, and TensorBoard events."""
+"""What a run reports as it goes: exact rows for people and programs, TensorBoard events, Weights & Biases."""
 
+import json
 import math
 import os
 import pathlib
 import time
+import uuid
 from collections.abc import Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+
+@runtime_checkable
+class Logger(Protocol):
+    """Where the numbers of a run go. Give yours to `looped_actor.train(..., loggers=[...])`."""
+
+    def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
+        """Take numbers by name; `group` is "training" or "evaluation", `steps` those trained until now."""
+        ...
+
+    def close(self) -> None:
+        """The run has ended, or was interrupted."""
+        ...
+
+
+RATE = "steps_per_second"
+"""The one number of an iteration that is not the same when it is run again."""
 
 
 class TableFile:
@@ -58,8 +78,42 @@ def _exact(value: float | int) -> str:
     return repr(value)
 
 
-class TimingsFile:
-    """When each row of the metrics was written. Only added to: it tells of interruptions too."""
+class CSVLogger:
+    """The numbers of every iteration in one file, to the last digit, and without the clock.
+
+    Args:
+      path: the file.
+      steps_per_iteration: by which iterations are counted.
+      position: bytes of the file to keep.
+    """
+
+    def __init__(self, path: pathlib.Path, steps_per_iteration: int, position: int = 0):
+        self._path, self._per_iteration, self._position = path, steps_per_iteration, position
+        self._table: TableFile | None = None
+
+    @property
+    def position(self) -> int:
+        """Bytes written."""
+        return self._position if self._table is None else self._table.position
+
+    def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
+        """Add a row of training."""
+        if group != "training":
+            return
+        exact = {name: value for name, value in numbers.items() if name != RATE}
+        row = {"iteration": steps // self._per_iteration, "steps": steps, **exact}
+        if self._table is None:
+            self._table = TableFile(self._path, list(row), self._position)
+        self._table.append(row)
+
+    def close(self) -> None:
+        """Close the file."""
+        if self._table is not None:
+            self._table.close()
+
+
+class TimingsLogger:
+    """When each iteration ended. Only added to: it tells of interruptions too."""
 
     HEADER = "process_start,unix_time,steps,steps_per_second\n"
 
@@ -69,17 +123,18 @@ class TimingsFile:
         self._file = path.open("a")
         self._start = time.time()
 
-    def append(self, steps: int, rate: float) -> None:
-        """Add a row."""
-        self._file.write(f"{self._start:.3f},{time.time():.3f},{steps},{rate:.3f}\n")
-        self._file.flush()
+    def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
+        """Add a row of training."""
+        if group == "training":
+            self._file.write(f"{self._start:.3f},{time.time():.3f},{steps},{numbers[RATE]:.3f}\n")
+            self._file.flush()
 
     def close(self) -> None:
         """Close the file."""
         self._file.close()
 
 
-class Dashboard:
+class TensorBoardLogger:
     """TensorBoard events."""
 
     def __init__(self, folder: pathlib.Path, first_step: int):
@@ -88,7 +143,7 @@ class Dashboard:
         # What an interrupted run wrote beyond its checkpoint is hidden, not drawn twice.
         self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
 
-    def show(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
+    def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
         """Draw what is finite."""
         for name, value in numbers.items():
             if math.isfinite(value):
@@ -97,3 +152,38 @@ class Dashboard:
     def close(self) -> None:
         """Write what is still held back."""
         self._writer.close()
+
+
+class WandbLogger:
+    """Weights & Biases. A run that is resumed goes on in the same W&B run.
+
+    Set WANDB_MODE=offline to keep everything on this machine.
+
+    Args:
+      project: of W&B.
+      folder: of the run.
+      options: further ones of `wandb.init`.
+    """
+
+    def __init__(self, project: str, folder: str | os.PathLike, **options: Any):
+        import wandb
+
+        folder = pathlib.Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        kept, config = folder / "wandb.txt", folder / "config.json"
+        if not kept.exists():
+            kept.write_text(uuid.uuid4().hex + "\n")
+        given = {"config": json.loads(config.read_text())} if config.exists() else {}
+        about: dict[str, Any] = {"name": folder.resolve().name, "id": kept.read_text().strip()}
+        about |= {"resume": "allow", **given, **options}
+        self._run = wandb.init(project=project, dir=str(folder), **about)
+        self._run.define_metric("*", step_metric="steps")
+
+    def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
+        """Send what is finite."""
+        finite = {f"{group}/{name}": value for name, value in numbers.items() if math.isfinite(value)}
+        self._run.log({"steps": steps, **finite})
+
+    def close(self) -> None:
+        """Send what is still held back."""
+        self._run.finish()

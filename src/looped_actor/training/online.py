@@ -40,13 +40,13 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 
 
 class OnlineState(NamedTuple):
-    """All that a run of online learning is: saved, and it goes on exactly from here."""
+    """All that a run of online learning is: save it to resume exactly from here."""
 
     learner: LearnerState
     fixed: PyTree
     """What of the net is not trained: the latent before the first loop."""
     statistics: RunningStatistics
-    """Of observations. The same for playing and learning within an iteration."""
+    """Running statistics of observations, the same for acting and learning within an iteration."""
     players: Players
     iteration: Int[Array, ""]
     root: UInt32[Array, "2"]
@@ -230,7 +230,7 @@ class PlayMetrics(NamedTuple):
     learning_executed: Float[Array, ""]
     """The same when learning."""
     utilisation: Float[Array, ""]
-    """Of all loops that the hardware computed, the share that was asked for."""
+    """Share of the loops that the hardware computed that were asked for."""
     loss: Float[Array, ""]
     gradient_norm: Float[Array, ""]
     skipped_updates: Int[Array, ""]

@@ -49,7 +49,7 @@ class PPOMetrics(NamedTuple):
     kl: Float[Array, ""]
     clipped: Float[Array, ""]
     explained_variance: Float[Array, ""]
-    """Of the value targets, by the values when acting."""
+    """Explained variance of the value targets, by the values when acting."""
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ class PPO:
             steps.terminated,
             steps.truncated,
             discount=config.discount,
-            trace=config.trace,
+            gae_lambda=config.gae_lambda,
         )
         examples = PPOBatch(
             steps.observation,

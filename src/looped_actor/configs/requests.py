@@ -3,6 +3,7 @@
 import pathlib
 from dataclasses import dataclass
 
+from looped_actor.checks import at_least_one
 from looped_actor.names import Platform
 
 
@@ -29,15 +30,14 @@ class EvaluationRequest(HaltingChange):
     count: int | None = None
     """Play the first N levels, or N episodes per task."""
     baselines: bool = False
-    """Play also at random, and puzzles greedily, which is slow."""
+    """Also evaluate a random policy, and on puzzles a greedy one, which is slow."""
     tasks: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Robots: which of the world's five tasks."""
     workers: int | None = None
     """Robots: processes that step MuJoCo. Default: one per core."""
 
     def __post_init__(self) -> None:
-        if self.count is not None and self.count < 1:
-            raise ValueError(f"count is {self.count}; it must be at least 1")
+        at_least_one(self, "count")
 
 
 @dataclass(frozen=True)
@@ -47,4 +47,4 @@ class ExportRequest(HaltingChange):
     board: tuple[int, int] | None = None
     """Puzzles: rows and columns of the boards that the program reads. Default: as in training."""
     platforms: tuple[Platform, ...] = ("cpu", "cuda", "tpu")
-    """What the program is to run on."""
+    """Platforms to compile the program for."""

@@ -1,4 +1,4 @@
-"""What a policy and a run cost: parameters, floating-point operations, memory, time.
+"""What a net costs: parameters, floating-point operations, memory, time.
 
 Counted where it can be, planned by the compiler without running, or timed on a small piece.
 """
@@ -13,44 +13,13 @@ from flax import nnx
 from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Execution, FixedLoops, FrozenScan, MeanGradient, Packed, mean_gradient
-from looped_actor.models import ActorCriticOutput, ActorOutput, PolicyModel
+from looped_actor.models.actor import ActorCriticOutput, ActorOutput, PolicyModel
 
 PASSES_OF_AN_UPDATE = 4
 """In forward passes: forward, computed again when going back, and back, which counts twice."""
 MOST_EXAMPLES = 64
-"""Of the piece that is timed."""
+"""Examples of the piece that is timed."""
 _TURNS = 3
-
-
-class Counted(NamedTuple):
-    """What can be counted without computing anything."""
-
-    parameters: int
-    """Of all nets that are trained."""
-    flops_per_decision: float
-    flops_per_step: float
-    """Of an environment step, acting and learning together, or of a gradient step."""
-
-
-class Estimate(NamedTuple):
-    """The cost of a run."""
-
-    counted: Counted
-    """At the cap."""
-    max_loops: int
-    experience: str
-    """What the next number is of."""
-    experience_bytes: int
-    """Of a rollout as it is kept for learning, over all devices; or of a dataset, on each of them."""
-    update_bytes: int
-    """Of one minibatch's gradient on one device, as the compiler plans it."""
-    state_bytes: int
-    """Of parameters and optimiser, on each device."""
-    iterations: int
-    updates: int
-    devices: int
-    seconds: float
-    """Estimated for this machine, at the loops that an untrained net takes; without a solver's time."""
 
 
 def count_parameters(model: PolicyModel | nnx.Module) -> int:
@@ -109,7 +78,7 @@ def compiled_flops(model: PolicyModel, observation: Any) -> float:
 
 
 class LoopCount(NamedTuple):
-    """Of each example, or their mean."""
+    """Loops of each example, or their mean."""
 
     asked: Real[Array, "*b"]
     executed: Real[Array, "*b"]

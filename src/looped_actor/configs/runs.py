@@ -16,13 +16,14 @@ from looped_actor.algorithms import (
 )
 from looped_actor.checks import at_least_one
 from looped_actor.codec import ConfigError, from_json, to_json
+from looped_actor.envs.spaces import ContinuousActions, DiscreteActions, Observations
 from looped_actor.files import write_whole
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from looped_actor.loop import PolicyKL, Streaming
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.models.arms import Arm, arm_named
-from looped_actor.models.tasks import CONTROL_TASKS, PUZZLE_TASKS, ControlTask, PuzzleTask, Task
+from looped_actor.models.tasks import CONTROL_TASKS, PUZZLE_TASKS, TASKS, ControlTask, PuzzleTask, Task
 from looped_actor.names import ALGORITHMS, ArmName, LearnerName, PuzzleName, WorldName
 from looped_actor.offline import GoalSampling
 from looped_actor.training import Schedule
@@ -30,6 +31,7 @@ from looped_actor.training import Schedule
 CONFIG_FILE = "config.json"
 PROVENANCE_FILE = "provenance.json"
 """Checksums of the levels or the data that a run was begun with."""
+SPLITS = ("train", "held_out")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class LevelsConfig:
     """Levels to generate for evaluation."""
     evaluate_count: int = 1_000
     """Levels of the held-out bank, from its first on, that are played during training."""
-    FORMER: ClassVar = ("train_checksum", "held_out_checksum")
+    FORMER: ClassVar = {"train_checksum": None, "held_out_checksum": None}
 
     def __post_init__(self) -> None:
         if (self.train == "") != (self.held_out == ""):
@@ -69,10 +71,10 @@ class DataConfig:
     transitions: int = 100_000
     """To collect, where no dataset is given."""
     episode_transitions: int = 1000
-    """Of each episode that is collected. Goals are never further ahead than an episode lasts."""
+    """Transitions of each collected episode. Goals are never further ahead than the end of their episode."""
     mapped: bool = False
     """Leave the data on disk, instead of putting it on the devices."""
-    FORMER: ClassVar = ("train_checksum", "held_out_checksum")
+    FORMER: ClassVar = {"train_checksum": None, "held_out_checksum": None}
 
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")
@@ -84,17 +86,12 @@ class RunConfig(abc.ABC):
 
     task: str
     """The environment."""
-    scale: str = "paper"
-    """The preset that the run began from."""
-    arm: ArmName = "looped"
-    """What is trained: looped, or one of the arms it is compared with."""
+    arm: str = "looped"
+    """What is trained."""
     seed: int = 0
-    """Of everything random."""
+    """Seed of everything random."""
     total_steps: int = 100_000_000
     """Environment steps (online) or gradient steps (offline) of the run; rounded up to whole iterations."""
-    core: CoreConfig = field(default_factory=CoreConfig)
-    halting: PolicyKL = field(default_factory=PolicyKL)
-    """When the looped arm stops. Its cap is also the number of cores of Iso-FLOPs."""
     evaluate_every: int = 50
     """Iterations between two evaluations."""
     checkpoint_every: int = 10
@@ -124,18 +121,8 @@ class RunConfig(abc.ABC):
         """What the policy is made by, for people."""
 
     @property
-    @abc.abstractmethod
-    def shape(self) -> Task:
-        """What the net must read, and what it must decide."""
-
-    @property
-    @abc.abstractmethod
-    def chosen_arm(self) -> Arm:
-        """What is trained, and how it thinks."""
-
-    @property
     def iterations(self) -> int:
-        """Of the whole run."""
+        """Iterations of the whole run."""
         return -(-self.total_steps // self.steps_per_iteration)
 
     @property
@@ -147,7 +134,18 @@ class RunConfig(abc.ABC):
             self.checkpoint_every,
             self.keep_checkpoints,
             self.max_skipped_in_a_row,
+            self.best_by,
         )
+
+    @property
+    def best_by(self) -> str:
+        """Which fact of an evaluation tells the best checkpoint."""
+        return "success"
+
+    @property
+    def title(self) -> str:
+        """What it is, in few words."""
+        return f"{self.algorithm}: {self.task} {self.arm}"
 
     @property
     def acting(self) -> Acting:
@@ -156,7 +154,79 @@ class RunConfig(abc.ABC):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OnlineConfig(RunConfig):
+class PaperConfig(RunConfig):
+    """A run on one of the paper's tasks, with one of its arms."""
+
+    scale: str = "paper"
+    """The preset that the run began from."""
+    arm: ArmName = "looped"
+    """What is trained: looped, or one of the arms it is compared with."""
+    core: CoreConfig = field(default_factory=CoreConfig)
+    halting: PolicyKL = field(default_factory=PolicyKL)
+    """When the looped arm stops. Its cap is also the number of cores of Iso-FLOPs."""
+
+    @property
+    @abc.abstractmethod
+    def shape(self) -> Task:
+        """What the net must read, and what it must decide."""
+
+    @property
+    @abc.abstractmethod
+    def chosen_arm(self) -> Arm:
+        """What is trained, and how it thinks."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OwnConfig(RunConfig):
+    """A run of PPO on a world of your own: all of it that is not code.
+
+    ```python
+    config = OwnConfig(task="walk", total_steps=30_000, ppo=PPOConfig(num_envs=64, ...))
+    policy = looped_actor.train(config, "runs/walk", env=Walk(), build=build)
+    ```
+    """
+
+    task: str = "own"
+    """Its name, in tables and figures."""
+    arm: str = "looped"
+    """The net's name there."""
+    ppo: PPOConfig = field(default_factory=PPOConfig)
+    episodes: int = 256
+    """Episodes of an evaluation."""
+    observations: Observations | None = None
+    """What the environment shows. None: filled in when the run begins."""
+    actions: DiscreteActions | ContinuousActions | None = None
+    """What it takes, likewise."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        at_least_one(self, "episodes")
+        if self.task in TASKS:
+            raise ValueError(f"task is {self.task!r}, which is one of the paper's: give yours another name")
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Environment steps of a rollout."""
+        return self.ppo.steps_per_iteration
+
+    @property
+    def learning(self) -> RolloutConfig:
+        """How it plays and learns."""
+        return self.ppo
+
+    @property
+    def algorithm(self) -> str:
+        """What the policy is made by, for people."""
+        return ALGORITHMS["ppo"]
+
+    @property
+    def best_by(self) -> str:
+        """Not every world says what a success is; all have rewards."""
+        return "returns"
+
+
+@dataclass(frozen=True, kw_only=True)
+class OnlineConfig(PaperConfig):
     """A run on a puzzle, by PPO or by imitation of its solver."""
 
     task: PuzzleName
@@ -213,7 +283,7 @@ class OnlineConfig(RunConfig):
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfflineConfig(RunConfig):
+class OfflineConfig(PaperConfig):
     """A run of GCIQL on a dataset of robot manipulation."""
 
     task: WorldName
@@ -226,13 +296,13 @@ class OfflineConfig(RunConfig):
     """One token for each pair of a state's scalar and its goal's, instead of one for each. None: as in the
     paper, in puzzle-3x3 only."""
     episodes: int = 50
-    """Of each of the five tasks, in an evaluation."""
+    """Episodes per task in an evaluation."""
     time_limit: int | None = None
     """Steps after which an episode of an evaluation is cut off. None: OGBench's own limit."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, *(["episodes"] if self.time_limit is None else ["episodes", "time_limit"]))
+        at_least_one(self, "episodes", "time_limit")
         if not self.mlp or min(self.mlp) < 1:
             raise ValueError(f"mlp is {list(self.mlp)}; it must name at least one layer, of at least 1")
         if self.arm == "drc":
@@ -281,9 +351,11 @@ def read_config(path: pathlib.Path) -> RunConfig:
 
 
 def config_from(data: Any, where: str = "config") -> RunConfig:
-    """A configuration of either kind, from JSON."""
-    offline = isinstance(data, dict) and data.get("task") in CONTROL_TASKS
-    return from_json(OfflineConfig if offline else OnlineConfig, data, where)
+    """A configuration of any kind, from JSON."""
+    about = data if isinstance(data, dict) else {}
+    if about.get("type") == OwnConfig.__name__:
+        return from_json(OwnConfig, data, where)
+    return from_json(OfflineConfig if about.get("task") in CONTROL_TASKS else OnlineConfig, data, where)
 
 
 def read_provenance(folder: pathlib.Path) -> dict[str, str]:
@@ -295,7 +367,7 @@ def read_provenance(folder: pathlib.Path) -> dict[str, str]:
         return {}
     data = read_json(folder / CONFIG_FILE)  # where runs had their checksums before there was such a file
     part = data.get("levels", data.get("data", {})) if isinstance(data, dict) else {}
-    found = {split: part.get(f"{split}_checksum") for split in ("train", "held_out")}
+    found = {split: part.get(f"{split}_checksum") for split in SPLITS}
     return {split: value for split, value in found.items() if isinstance(value, str) and value}
 
 

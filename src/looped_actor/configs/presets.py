@@ -5,6 +5,12 @@ from dataclasses import replace
 from typing import Any
 
 from looped_actor.algorithms import GCIQLConfig, ImitationConfig, PPOConfig
+from looped_actor.configs.runs import (
+    DataConfig,
+    LevelsConfig,
+    OfflineConfig,
+    OnlineConfig,
+)
 from looped_actor.games.catalogue import GAMES
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
@@ -12,12 +18,6 @@ from looped_actor.loop import PolicyKL
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.names import ArmName, PuzzleName, Scale, WorldName
 from looped_actor.offline.ogbench import WORLDS, dataset_name
-from looped_actor.runs.config import (
-    DataConfig,
-    LevelsConfig,
-    OfflineConfig,
-    OnlineConfig,
-)
 
 STUDY_STEPS = {
     ("boxoban", "ppo"): 100_000,
@@ -59,7 +59,7 @@ def _paper_online(task: PuzzleName) -> OnlineConfig:
             learning_rate=1e-4,
             max_gradient_norm=1.0,
             discount=0.99,
-            trace=0.95,
+            gae_lambda=0.95,
             clip=0.3,
             entropy_cost=0.01,
             value_cost=0.25,
@@ -167,7 +167,7 @@ def _paper_offline(task: WorldName) -> OfflineConfig:
             discount=0.99,
             expectile=0.9,
             target_rate=0.005,
-            behaviour_cost=1.0,
+            bc_weight=1.0,
         ),
         episodes=50,
         evaluate_every=200,
@@ -210,7 +210,7 @@ def _micro_offline(task: WorldName) -> OfflineConfig:
             learning_rate=1e-3,
             decay_learning_rate=True,
             discount=0.98,
-            behaviour_cost=3.0,
+            bc_weight=3.0,
             hidden=(256, 256),
         ),
         mlp=(256, 256, 256),

@@ -1,0 +1,1 @@
+"""Runs as data: configurations, their presets, and what can be asked of a policy."""

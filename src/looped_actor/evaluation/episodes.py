@@ -1,0 +1,109 @@
+"""Episodes of any environment, in JAX or of Gymnasium, with the most probable actions."""
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import gymnasium
+import jax
+import numpy as np
+from gymnasium.vector import AutoresetMode, SyncVectorEnv
+from jaxtyping import Array, Int, PyTree, UInt32
+
+from looped_actor.algorithms import Acted
+from looped_actor.envs import Environment, Outcome
+from looped_actor.envs.spaces import spaces_of, successes
+from looped_actor.evaluation.levels import Episodes, Played
+from looped_actor.loop import StopReason
+from looped_actor.loop.rng import Stream, addressed_key
+from looped_actor.processes import Progress, no_progress
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=("env", "root"), meta_fields=())
+@dataclass(frozen=True)
+class NumberedEpisodes:
+    """An environment whose episodes have numbers: each has its own key, different from those of training."""
+
+    env: Environment
+    root: UInt32[Array, "2"]
+
+    @property
+    def time_limit(self) -> int:
+        """That of the environment."""
+        return self.env.time_limit
+
+    @property
+    def num_actions(self) -> int:
+        """That of the environment."""
+        return self.env.num_actions
+
+    def start(self, level: Int[Array, ""]) -> PyTree:
+        """The first state of an episode."""
+        return self.env.reset(addressed_key(self.root, Stream.EVALUATION, level))
+
+    def reset(self, key: Any) -> PyTree:
+        """Any episode."""
+        return self.env.reset(key)
+
+    def step(self, state: PyTree, action: Array) -> tuple[PyTree, Outcome]:
+        """That of the environment."""
+        return self.env.step(state, action)
+
+    def observe(self, state: PyTree) -> PyTree:
+        """That of the environment."""
+        return self.env.observe(state)
+
+
+def as_vector(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> gymnasium.vector.VectorEnv:
+    """Environments of Gymnasium as `play_gymnasium` takes them, checked."""
+    many = env
+    if isinstance(env, gymnasium.Env):
+        many = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
+    assert isinstance(many, gymnasium.vector.VectorEnv)
+    spaces_of(many)
+    return many
+
+
+def play_gymnasium(
+    envs: gymnasium.vector.VectorEnv,
+    act: Callable[[np.ndarray], Acted],
+    episodes: int,
+    most_loops: int,
+    *,
+    seed: int = 0,
+    progress: Progress = no_progress,
+) -> Played:
+    """Episodes of a vector environment, all copies in step.
+
+    How many each copy plays is settled beforehand: to count those that end first would favour short ones.
+    """
+    copies = envs.num_envs
+    left = np.array([(episodes + copies - 1 - copy) // copies for copy in range(copies)])
+    running, ended, executed = _nothing(copies, most_loops), [], 0
+    observation, _ = envs.reset(seed=seed)
+    rows = np.arange(copies)
+    while left.any():
+        acted = act(observation)
+        observation, reward, terminated, truncated, infos = envs.step(acted.action)
+        running.success[:] |= successes(infos, copies)
+        running.returns[:] += np.asarray(reward)
+        running.length[:] += 1
+        running.loops[:] += acted.loops
+        running.histogram[rows, acted.loops - 1] += 1
+        running.stops[rows, acted.stop] += 1
+        executed += int(acted.executed)
+        done = np.asarray(terminated) | np.asarray(truncated)
+        over = np.flatnonzero(done & (left > 0))
+        ended += [Episodes(*(leaf[row].copy() for leaf in running)) for row in over]
+        left -= done & (left > 0)
+        for leaf in running:
+            leaf[done] = 0
+        progress(len(ended), episodes)
+    return Played(jax.tree.map(lambda *leaves: np.stack(leaves), *ended), np.array([executed]))
+
+
+def _nothing(copies: int, most_loops: int) -> Episodes:
+    counts = [np.zeros((copies, many), np.int32) for many in (most_loops, len(StopReason))]
+    length, loops = np.zeros(copies, np.int32), np.zeros(copies, np.int32)
+    return Episodes(np.zeros(copies, bool), np.zeros(copies, np.float64), length, loops, *counts)

@@ -1,0 +1,34 @@
+"""The one place that knows which kinds of runs there are."""
+
+import pathlib
+
+from jax.sharding import Mesh
+
+from looped_actor.configs.runs import OfflineConfig, OnlineConfig, OwnConfig, RunConfig
+from looped_actor.runs.base import Own, Run
+from looped_actor.runs.control import ControlRun
+from looped_actor.runs.own import OwnRun
+from looped_actor.runs.puzzle import PuzzleRun
+
+KINDS: dict[type[RunConfig], type[Run]] = {
+    OnlineConfig: PuzzleRun,
+    OfflineConfig: ControlRun,
+    OwnConfig: OwnRun,
+}
+
+
+def run_of(
+    config: RunConfig,
+    folder: pathlib.Path | None = None,
+    mesh: Mesh | None = None,
+    own: Own | None = None,
+) -> Run:
+    """The object behind a run.
+
+    Args:
+      config: of the run.
+      folder: where its files are, where they are needed.
+      mesh: the devices, where something is computed.
+      own: the code of a user's own world.
+    """
+    return KINDS[type(config)](config, folder or pathlib.Path(), mesh, own)

@@ -1,0 +1,246 @@
+"""A world of one's own gets what the built-in ones have; `test_examples` goes all the way with it."""
+
+import json
+from dataclasses import replace
+
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from gymnasium.vector import AutoresetMode
+from test_commands import ROOT
+
+import looped_actor
+from helpers import evaluated
+from looped_actor import Outcome, OwnConfig, PPOConfig, VectorGym, WandbLogger
+from looped_actor.envs.spaces import ContinuousActions
+from looped_actor.levels import open_bank
+from looped_actor.runs.policy import PolicyError
+
+SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
+
+
+@jax.tree_util.register_static
+class Count:
+    """Say the number that is shown, three times."""
+
+    time_limit, num_actions = 3, 2
+
+    def reset(self, key):
+        return jax.random.bernoulli(key, shape=(4,))
+
+    def step(self, state, action):
+        right = action == state[0]
+        return jnp.roll(state, 1), Outcome(jnp.float32(right), terminated=jnp.array(False), success=right)
+
+    def observe(self, state):
+        return state.astype(jnp.float32)
+
+
+def build(rngs, width=8):
+    core = looped_actor.CoreConfig(width, 1, 1, hidden_multiple=8, convolution=False)
+    return looped_actor.ActorCritic(
+        looped_actor.VectorTokenizer(4, width, rngs=rngs),
+        looped_actor.LoopedTrunk(core, looped_actor.PolicyKL(max_loops=3), rngs=rngs),
+        looped_actor.ReadoutLogits(width, 2, rngs=rngs),
+        looped_actor.ValueHead(width, rngs=rngs),
+    )
+
+
+PPO = PPOConfig(num_envs=8, rollout_steps=4, minibatch=16, epochs=1)
+CONFIG = OwnConfig(task="count", total_steps=64, ppo=PPO, episodes=12, evaluate_every=1, checkpoint_every=1)
+
+
+class Kept:
+    """A logger that remembers."""
+
+    def __init__(self):
+        self.rows, self.closed = [], False
+
+    def log(self, group, numbers, steps):
+        self.rows.append((group, steps, dict(numbers)))
+
+    def close(self):
+        self.closed = True
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """Folder, policy, what a logger got, and what a callback was told."""
+    folder, logger, told = tmp_path_factory.mktemp("own") / "run", Kept(), []
+    policy = looped_actor.train(
+        CONFIG, folder, env=Count(), build=build, report=told.append, loggers=[logger]
+    )
+    return folder, policy, logger, told
+
+
+def test_loggers_and_callbacks_are_told_everything(trained):
+    folder, _, logger, told = trained
+    assert [(group, steps) for group, steps, _ in logger.rows] == [
+        ("training", 32),
+        ("evaluation", 32),
+        ("training", 64),
+        ("evaluation", 64),
+    ]
+    assert logger.closed
+    lines = (folder / "metrics.csv").read_text().splitlines()
+    named = dict(zip(lines[0].split(","), lines[-1].split(","), strict=True))
+    exact = logger.rows[2][2]
+    assert float(named["loss"]) == exact["loss"]
+    assert "steps_per_second" in exact
+    assert "steps_per_second" not in named
+    assert [report.steps for report in told] == [32, 64]
+    assert told[-1].numbers["loss"] == exact["loss"]
+    assert told[-1].evaluated["returns"] == logger.rows[3][2]["returns"]
+
+
+def test_wandb_keeps_a_run_on_this_machine(tmp_path, monkeypatch):
+    monkeypatch.setenv("WANDB_MODE", "offline")
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    (tmp_path / "config.json").write_text("{}")
+    ids, summary = set(), {}
+    for _ in range(2):  # resumed, it is the same run
+        logger = WandbLogger("looped", tmp_path)
+        logger.log("training", {"loss": 0.5, "success": float("nan")}, 32)
+        ids.add(logger._run.id)
+        summary = dict(logger._run.summary)
+        logger.close()
+    assert len(ids) == 1
+    assert summary["training/loss"] == 0.5
+    assert summary["steps"] == 32
+    assert "training/success" not in summary
+    assert list((tmp_path / "wandb").glob("offline-run-*/*.wandb"))
+
+
+def test_the_same_call_goes_on(trained):
+    folder, policy, _, _ = trained
+    before = (folder / "metrics.csv").read_bytes()
+    again = looped_actor.train(CONFIG, folder, env=Count(), build=build)
+    assert again.weights.checksum == policy.weights.checksum
+    assert (folder / "metrics.csv").read_bytes() == before
+    with pytest.raises(ValueError, match="a run with another configuration"):
+        looped_actor.train(replace(CONFIG, seed=1), folder, env=Count(), build=build)
+
+
+def test_it_is_evaluated_like_the_others(trained):
+    folder, policy, _, _ = trained
+    facts = looped_actor.evaluate(policy, Count())
+    at_end = json.loads(sorted((folder / "evaluations").glob("*.json"))[-1].read_text())
+    assert {name: facts[name] for name in at_end} == at_end
+    assert facts["episodes"] == 12
+    assert facts["mean_steps"] == 3
+    assert looped_actor.evaluate(policy, Count(), max_loops=2, threshold=0.0)["loops"] == 2
+    assert looped_actor.evaluate(policy)["returns"] == facts["returns"]  # its own environment
+    outside = looped_actor.evaluate(policy, VectorGym(Count(), 5), count=12)
+    assert outside["episodes"] == 12
+    assert outside["mean_steps"] == 3
+    assert outside.keys() == facts.keys()
+
+
+def test_a_vector_environment_of_it_is_for_everyone():
+    envs = VectorGym(Count(), 5)
+    assert envs.single_observation_space.low.min() == -np.inf
+    seen, _ = envs.reset(seed=0)
+    for _ in range(3):
+        seen, reward, *_ = envs.step(seen[:, 0].astype(int))
+        assert (reward == 1).all()
+
+
+def test_it_is_saved_and_loaded_by_its_build_function(trained, tmp_path):
+    folder, policy, _, _ = trained
+    seen = np.eye(4, dtype=np.float32)
+    policy.save(tmp_path)
+    for place in (folder, folder / "policy", tmp_path):
+        loaded = looped_actor.load_policy(place, build)
+        np.testing.assert_array_equal(loaded(seen).value, policy(seen).value)
+    with pytest.raises(ValueError, match=r"its net is code, which no file holds.*build function.*--code"):
+        looped_actor.load_policy(folder)
+    with pytest.raises(PolicyError, match=r"is \(.*8.*\); for its config.json it must be"):
+        looped_actor.load_policy(folder, lambda rngs: build(rngs, 16))
+    with pytest.raises(ValueError, match="give its environment as env"):
+        looped_actor.evaluate(looped_actor.load_policy(folder, build))
+
+
+def cart_poles():
+    return gymnasium.make_vec("CartPole-v1", 8, vectorization_mode="sync", vector_kwargs=SAME_STEP)
+
+
+@pytest.mark.parametrize(
+    ("env", "message"),
+    [
+        (None, "give its environment as env"),
+        (cart_poles, "has 8 copies"),
+        (cart_poles(), "cannot be trained and evaluated on at once"),
+        (lambda: 3, "env is of type int: it must have reset, step, observe"),
+        (object(), "env is of type object: it must have reset"),
+        (type("Plain", (), dict(vars(Count)))(), "decorate the class with @jax.tree_util.register_static"),
+        (lambda: gymnasium.make_vec("CartPole-v1", 8, vectorization_mode="sync"), "one step late"),
+    ],
+)
+def test_what_cannot_be_trained_on_is_said(env, message, tmp_path):
+    config = replace(CONFIG, ppo=replace(PPO, num_envs=4))
+    with pytest.raises(ValueError, match=message):
+        looped_actor.train(config, tmp_path / "run", env=env, build=build)
+
+
+def test_a_net_that_does_not_fit_is_refused(tmp_path):
+    def three_ways(rngs):
+        net = build(rngs)
+        net.policy = looped_actor.ReadoutLogits(8, 3, rngs=rngs)
+        return net
+
+    def no_value(rngs):
+        net = build(rngs)
+        return looped_actor.Actor(net.tokenizer, net.trunk, net.policy)
+
+    for net, message in (
+        (three_ways, "a Categorical of 3 actions, and the environment takes DiscreteActions.count=2"),
+        (no_value, "PPO needs a value"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            looped_actor.train(CONFIG, tmp_path / "run", env=Count(), build=net)
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"observations": None}, "says nothing of observations or actions"),
+        ({"observations": {"shape": [], "dtype": "float32"}}, "at least one axis"),
+        ({"observations": {"shape": [4], "dtype": "object"}}, "dtype is 'object'"),
+        ({"actions": {"type": "DiscreteActions", "count": 0}}, "count is 0"),
+        ({"actions": {"type": "ContinuousActions", "low": [0.0], "high": []}}, "1 lower and 0 upper"),
+    ],
+)
+def test_a_strangers_configuration_is_checked(change, message, trained, tmp_path):
+    folder = trained[0]
+    for name in ("policy.safetensors", "config.json"):
+        (tmp_path / name).write_bytes((folder / "policy" / name).read_bytes())
+    said = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(said | change))
+    with pytest.raises(ValueError, match=message):
+        looped_actor.load_policy(tmp_path, build)
+
+
+def test_a_name_of_the_papers_is_taken():
+    with pytest.raises(ValueError, match="one of the paper's: give yours another name"):
+        OwnConfig(task="boxoban")
+
+
+def test_actions_stay_within_bounds_where_there_are_some():
+    space = ContinuousActions((-1.0, None), (None, 2.0))
+    taken = space.as_taken(jnp.array([[-3.0, -3.0], [3.0, 3.0]]))
+    np.testing.assert_array_equal(taken, [[-1, -3], [3, 2]])
+
+
+def test_a_puzzle_is_evaluated_on_a_bank_a_file_or_an_environment(tmp_path):
+    run = ROOT / "results" / "micro_rush_hour"
+    policy = looped_actor.load_policy(run)
+    path = ROOT / "src" / "looped_actor" / "levels" / "starter"
+    path = next(path.glob("rush*"))
+    by_command = evaluated(run, levels=path, count=6)
+    for on in (path, open_bank(path)):
+        assert looped_actor.evaluate(policy, on, count=6, mesh=looped_actor.all_devices(1)) == by_command
+    played = looped_actor.evaluate(policy, gymnasium.make("looped_actor/RushHour-v0"), count=3)
+    assert played["episodes"] == 3

@@ -1,0 +1,155 @@
+"""A policy as an object: compiled once, NumPy in and out, and an error where it cannot understand."""
+
+import pathlib
+
+import gymnasium
+import jax
+import numpy as np
+import pytest
+from flax import nnx
+from gymnasium.vector import AutoresetMode
+
+import looped_actor
+from looped_actor import FixedLoops, GoalObservation, Packed, PolicyKL
+from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.configs.presets import preset
+from looped_actor.loop import EarlyExit
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import Policy
+
+ROOT = pathlib.Path(__file__).parents[2]
+BOARD = (5, 5, 7)
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return looped_actor.load_policy(ROOT / "results" / "micro_rush_hour" / "policy")
+
+
+def boards(count):
+    return np.random.default_rng(count).integers(0, 2, (count, *BOARD), np.uint8)
+
+
+COMPILED = []
+jax.monitoring.register_event_duration_secs_listener(lambda event, seconds, **_: COMPILED.append(event))
+
+
+def compilations():
+    """How many programs XLA has compiled, as JAX's monitoring counts them."""
+    return COMPILED.count("/jax/core/compile/backend_compile_duration")
+
+
+def test_nothing_is_compiled_after_the_first_call_of_a_shape(policy):
+    key, deeper = jax.random.key(0), PolicyKL(max_loops=3)
+    calls = [
+        lambda seed: policy.act(boards(1)[0] ^ seed),
+        lambda seed: policy.act(boards(4) ^ seed),
+        lambda seed: policy.act(boards(4) ^ seed, key=jax.random.fold_in(key, seed)),
+        lambda seed: policy.act(boards(4) ^ seed, halting=deeper),
+        lambda seed: policy(boards(4) ^ seed),
+    ]
+    before = compilations()
+    for call in calls:
+        call(0)
+    assert compilations() > before
+    before = compilations()
+    for call in calls:
+        for seed in (1, 0, 1):
+            jax.block_until_ready(call(seed))
+    # What is the default needs no program of its own, and other weights of the same net need none.
+    policy.act(boards(4), execution=Packed(), halting=policy.halting)
+    doubled = jax.tree.map(lambda leaf: 2 * np.asarray(leaf), policy.weights)
+    policy.with_weights(doubled).act(boards(4))
+    assert compilations() == before
+
+
+def test_one_is_a_row_of_a_batch(policy):
+    seen = boards(4)
+    many = policy.act(seen)
+    assert all(isinstance(value, np.ndarray) for value in many[:3])
+    for row, one in enumerate(seen):
+        alone = policy.act(one)
+        assert (alone.action, alone.loops) == (many.action[row], many.loops[row])
+        assert np.shape(alone.action) == np.shape(alone.loops) == ()
+    decision = policy(seen)
+    np.testing.assert_array_equal(many.action, decision.distribution.mode())
+    np.testing.assert_array_equal(many.loops, decision.loop.loops)
+    as_lists = policy.act(seen[0].tolist())
+    assert as_lists.action == many.action[0]
+
+
+def test_halting_and_execution_are_the_callers(policy):
+    seen = boards(3)
+    assert (policy.act(seen, halting=FixedLoops(2)).loops == 2).all()
+    assert (policy(seen, halting=FixedLoops(2)).loop.loops == 2).all()
+    early = policy.act(seen, execution=EarlyExit())
+    np.testing.assert_array_equal(early.loops, policy.act(seen).loops)
+
+
+def test_a_key_draws_from_the_policy(policy):
+    seen = np.repeat(boards(1), 4000, axis=0)
+    drawn = policy.act(seen, key=jax.random.key(1), halting=FixedLoops(1)).action
+    chances = jax.nn.softmax(policy(seen[:1], halting=FixedLoops(1)).distribution.logits[0])
+    shares = np.bincount(drawn, minlength=50) / len(drawn)
+    np.testing.assert_allclose(shares, chances, atol=0.03)
+    again = policy.act(seen, key=jax.random.key(1), halting=FixedLoops(1)).action
+    np.testing.assert_array_equal(drawn, again)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        np.zeros((5, 5, 6)),
+        np.zeros((5, 7)),
+        np.zeros((1, 1, *BOARD)),
+        np.zeros((0, *BOARD)),
+        np.full(BOARD, "x"),
+        {"observation": np.zeros(BOARD)},
+        None,
+    ],
+    ids=["planes", "too few axes", "too many axes", "none", "text", "dictionary", "nothing"],
+)
+def test_what_it_does_not_read_is_said(policy, wrong):
+    with pytest.raises(ValueError, match=r"not what this policy reads: arrays of shape \(any, any, 7\)"):
+        policy.act(wrong)
+
+
+def test_a_call_wants_a_batch(policy):
+    with pytest.raises(ValueError, match="for a single one there is `act`"):
+        policy(boards(1)[0])
+
+
+def test_robots_act_within_their_bounds():
+    run = run_of(preset("cube-double", "micro"))
+    _, parameters, fixed = nnx.split(run.build(nnx.Rngs(0)), nnx.Param, ...)
+    parameters = jax.tree.map(lambda leaf: 30 * leaf, parameters)
+    policy = Policy(run, Weights(parameters, fixed, no_statistics(37)))
+    state, goal = np.random.default_rng(0).normal(size=(2, 37)).astype(np.float32)
+    acted = policy.act(GoalObservation(state, goal), halting=FixedLoops(2))
+    assert acted.action.shape == (5,)
+    assert np.abs(acted.action).max() == 1
+    with pytest.raises(ValueError, match=r"reads: GoalObservation\(state, goal\) of vectors of shape \(37\)"):
+        policy.act(state)
+
+
+def test_it_predicts_as_evaluation_helpers_expect(policy):
+    """The calls of `stable_baselines3.common.evaluation.evaluate_policy`, which needs PyTorch."""
+    envs = gymnasium.make_vec(
+        "looped_actor/RushHour-v0",
+        2,
+        vectorization_mode="sync",
+        vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP},
+    )
+    observations, _ = envs.reset(seed=0)
+    states, episode_starts = None, np.ones(2, bool)
+    for _ in range(3):
+        actions, states = policy.predict(
+            observations, state=states, episode_start=episode_starts, deterministic=True
+        )
+        assert envs.action_space.contains(actions.astype(np.int64))
+        np.testing.assert_array_equal(actions, policy.act(observations).action)
+        observations, _, terminated, truncated, _ = envs.step(actions)
+        episode_starts = terminated | truncated
+    assert states is None
+    drawn = [policy.predict(observations, deterministic=False)[0] for _ in range(8)]
+    assert len({tuple(actions) for actions in drawn}) > 1
