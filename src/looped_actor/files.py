@@ -11,6 +11,10 @@ import filelock
 def write_whole(path: str | os.PathLike, data: bytes) -> None:
     """Write a file, and its folder if need be. It appears under its name only when it is whole."""
     path = pathlib.Path(path)
+    if path.is_symlink() or (path.exists() and not path.is_file()):
+        raise ValueError(
+            f"{path} is there, and is no regular file: it is not written over; give another name"
+        )
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}.unfinished")
     unfinished.write_bytes(data)

@@ -1,6 +1,9 @@
 """Every analysis from start to finish on a run, and figures again from their tables alone."""
 
+import base64
 import csv
+import hashlib
+import html.parser
 import json
 import re
 import shutil
@@ -158,7 +161,9 @@ def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp
     page = (tmp_path / "replay.html").read_text()
     assert not re.search(r"(src|href)\s*=|@import|url\(", page)
     assert "default-src 'none'" in page
-    data = json.loads(re.search(r"const replay = (\{.*\});\n", page)[1].replace("<\\/", "</"))
+    assert "unsafe" not in page
+    assert "style=" not in page  # which the page's policy would not let through
+    data = json.loads(re.search(r'<script id="data" type="application/json">(.*)</script>', page)[1])
     assert len(data["boards"]) == len(data["steps"]) + 1
     for step, thought in zip(data["steps"], replay.steps, strict=True):
         assert len(step["names"]) == len(step["chances"]) <= 6
@@ -166,6 +171,47 @@ def test_a_replay_is_one_file_that_holds_the_episode(game, imitated, parked, tmp
         top = np.argmax([column[-1] for column in step["chances"]])
         assert game == "rush-hour" or step["names"][top] == step["action"]
     assert (tmp_path / "replay.gif").stat().st_size > 1000
+
+
+class Scripts(html.parser.HTMLParser):
+    """What of a page could run: scripts by their text, and attributes that hold some."""
+
+    def __init__(self):
+        super().__init__()
+        self.scripts, self.handlers, self.policy = [], [], ""
+        self._script = None
+
+    def handle_starttag(self, tag, attrs):
+        given = dict(attrs)
+        self.handlers += [name for name in given if name.startswith("on")]
+        if tag == "script" and "type" not in given:
+            self._script = ""
+        if tag == "meta" and "http-equiv" in given:
+            self.policy = given["content"]
+
+    def handle_data(self, data):
+        if self._script is not None:
+            self._script += data
+
+    def handle_endtag(self, tag):
+        if tag == "script" and self._script is not None:
+            self.scripts.append(self._script)
+            self._script = None
+
+
+def test_a_name_runs_no_script_in_a_replay(imitated, tmp_path):
+    replay = record_episode(policy_at(imitated), 0)
+    evil = "{{DATA}}<svg onload=alert(1)></script><script>alert(2)</script>{{SCRIPT}}"
+    write_html(replay._replace(title=evil), tmp_path / "replay.html")
+    page = (tmp_path / "replay.html").read_text()
+    found = Scripts()
+    found.feed(page)
+    assert len(found.scripts) == 1
+    assert "alert" not in found.scripts[0]
+    assert found.handlers == []
+    digest = base64.b64encode(hashlib.sha256(found.scripts[0].encode()).digest()).decode()
+    assert f"script-src 'sha256-{digest}'" in found.policy
+    assert html.escape(evil) in page
 
 
 def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):

@@ -143,6 +143,11 @@ def test_own_gymnasium_world(tmp_path, size):
     facts = commanded("eval", out, "--code", code, "--count", 8, "--json")
     assert facts["episodes"] == 8
     assert facts["returns"] == facts["mean_steps"] > 20  # a reward of 1 for each step
+    few = ("--count", 4, "--caps", 8, "--fixed", 1, "--out", tmp_path)
+    said = commanded("analyse", "caps", out, "--code", code, *few)
+    assert (
+        "the best adaptive setting (cap 8, threshold 0.001) returns" in said
+    )  # nobody says what a success is
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

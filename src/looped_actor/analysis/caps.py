@@ -38,6 +38,7 @@ def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, s
                     "max_loops": cap,
                     "threshold": threshold,
                     **shares(facts),
+                    "returns": facts.get("returns"),
                     "loops": facts["loops"],
                     "flops": subject.run.count(facts["loops"]).flops_per_decision,
                 }
@@ -46,7 +47,12 @@ def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, s
 
 
 def _draw(rows: Sequence[Row]) -> Drawn:
-    """Success against the cap at test time, and against the FLOPs of a decision."""
+    """Success against the cap at test time, and against the FLOPs of a decision.
+
+    Where nothing ever succeeds, as in worlds that do not say what a success is, the return instead.
+    """
+    told = any(row["success"] or row.get("returns") is None for row in rows)
+    measure, label = ("success", "success (95% interval)") if told else ("returns", "mean return")
     figure, axes = new_axes(2)
     by_cap, by_flops = axes[0]
     colours, sentences = cycle(COLOURS), []
@@ -57,20 +63,18 @@ def _draw(rows: Sequence[Row]) -> Drawn:
             fixed = rule == "fixed"
             style = {"linestyle": "--" if fixed else "-", "marker": "s" if fixed else "o", "markersize": 4}
             style |= {"color": next(colours), "capsize": 2, "linewidth": 1.2}
-            success, low, high = (
-                np.array([row[name] for row in some]) for name in ("success", "low", "high")
-            )
-            error = np.maximum([success - low, high - success], 0)
+            value, low, high = (np.array([row[name] for row in some]) for name in (measure, "low", "high"))
+            error = np.maximum([value - low, high - value], 0) if told else None
             name = f"{run}: {rule}" + ("" if fixed else f", threshold {threshold:g}")
-            by_cap.errorbar([row["max_loops"] for row in some], success, error, label=name, **style)
-            by_flops.errorbar([row["flops"] / 1e6 for row in some], success, error, **style)
-        sentences.append(_best_settings(own))
+            by_cap.errorbar([row["max_loops"] for row in some], value, error, label=name, **style)
+            by_flops.errorbar([row["flops"] / 1e6 for row in some], value, error, **style)
+        sentences.append(_best_settings(own, measure))
     caps = sorted(distinct(rows, "max_loops"))
-    by_cap.set(xlabel="cap, or fixed loops, at test time", ylabel="success (95% interval)", xscale="log")
+    by_cap.set(xlabel="cap, or fixed loops, at test time", ylabel=label, xscale="log")
     by_cap.set_xticks(caps, [str(cap) for cap in caps])
     by_cap.minorticks_off()
     by_flops.set(xlabel="MFLOPs of a decision, mean")
-    for axis in (by_cap, by_flops):
+    for axis in (by_cap, by_flops) if told else ():
         axis.set_ylim(0, None)
     handles, names = by_cap.get_legend_handles_labels()
     by_flops.legend(handles, names, frameon=False, fontsize=8, loc="lower right")
@@ -79,11 +83,11 @@ def _draw(rows: Sequence[Row]) -> Drawn:
     return Drawn(figure, " ".join(sentences))
 
 
-def _best_settings(rows: Sequence[Row]) -> str:
+def _best_settings(rows: Sequence[Row], measure: str) -> str:
     """The best adaptive and the best fixed setting of a run; of equals the cheapest."""
 
     def best(rule: str) -> Row | None:
-        return max(of(rows, rule=rule), key=lambda row: (row["success"], -row["flops"]), default=None)
+        return max(of(rows, rule=rule), key=lambda row: (row[measure], -row["flops"]), default=None)
 
     said = []
     for name, row in (("adaptive", best("adaptive")), ("fixed", best("fixed"))):
@@ -94,7 +98,8 @@ def _best_settings(rows: Sequence[Row]) -> str:
                 else (f"{row['max_loops']} loops")
             )
             cost = f"{row['loops']:.1f} loops and {row['flops'] / 1e6:.3g} MFLOPs a decision"
-            said.append(f"the best {name} setting ({rule}) solves {row['success']:.1%} with {cost}")
+            does = f"solves {row['success']:.1%}" if measure == "success" else f"returns {row['returns']:.3g}"
+            said.append(f"the best {name} setting ({rule}) {does} with {cost}")
     return f"{TITLES[rows[0]['task']]}, {label_of(rows[0])}: {', and '.join(said)}."
 
 

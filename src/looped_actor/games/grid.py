@@ -47,7 +47,12 @@ def rectangle(rows: list[str], *, source: str, line: int) -> tuple[int, int]:
         if len(row) != width:
             problem = f"this row has {len(row)} cells, the board's first row has {width}"
             raise LevelError(problem, source=source, line=line + offset)
+    check_sides(height, width, source, line)
+    return height, width
+
+
+def check_sides(height: int, width: int, source: str = "level", line: int | None = None) -> None:
+    """Raise an error if a board is larger than what is read and solved."""
     if not (0 < height <= MAX_SIDE and 0 < width <= MAX_SIDE):
         problem = f"a board of {height}x{width}; sides of 1 to {MAX_SIDE} are read"
         raise LevelError(problem, source=source, line=line)
-    return height, width

@@ -21,9 +21,11 @@ import numpy as np
 import safetensors.numpy
 from jaxtyping import Array, Int, Shaped, UInt8
 
+from looped_actor.codec import from_json
 from looped_actor.files import write_whole
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import Board, Game, game_named
+from looped_actor.games.grid import check_sides
 
 FORMAT = "looped-actor levels 1"
 _CHUNK = 50_000  # levels unpacked at once, to bound memory
@@ -122,6 +124,7 @@ def make_bank(
     """A bank in memory, of boards as cell sums. Raises an error if one of them is none."""
     columns = dict(columns or {})
     count, height, width = cells.shape
+    check_sides(height, width, name)
     for column, values in columns.items():
         if len(values) != count:
             raise ValueError(f"column {column!r} has {len(values)} values for {count} levels")
@@ -162,7 +165,9 @@ def open_bank(path: str | os.PathLike) -> LevelBank:
         if header["format"] != FORMAT:
             raise LevelError(f"format {header['format']!r} instead of {FORMAT!r}", source=name)
         tensors = _map_tensors(path, shapes)
-        info = BankInfo(**{key: value for key, value in header.items() if key != "format"})
+        said = {key: value for key, value in header.items() if key != "format"}
+        info = from_json(BankInfo, said, "its header")
+        check_sides(info.height, info.width, name)
         whole = info.checksum == _checksum(info, tensors)
         cells = tensors.pop("cells")
         if cells.shape != (info.count, (info.height * info.width + 1) // 2):

@@ -102,21 +102,26 @@ def begin_run(
     With several processes the first does it, and the others wait: they share a file system.
     """
     if jax.process_index() == 0:
-        if (folder / CONFIG_FILE).exists():
-            raise ValueError(
-                f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
-                "for a new one give another folder with --out"
-            )
-        run = run_of(config, folder, own=own)
-        sums = run.prepare(progress)
-        if sums:
-            write_whole(folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
-        write_config(run.completed(), folder / CONFIG_FILE)
+        with _alone_in(folder):  # or another process might begin a run here at the same moment
+            _begin(config, folder, progress, own)
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices("the run's folder is there")
     return read_config(folder / CONFIG_FILE)
+
+
+def _begin(config: RunConfig, folder: pathlib.Path, progress: Progress, own: Own | None) -> None:
+    if (folder / CONFIG_FILE).exists():
+        raise ValueError(
+            f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
+            "for a new one give another folder with --out"
+        )
+    run = run_of(config, folder, own=own)
+    sums = run.prepare(progress)
+    if sums:
+        write_whole(folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
+    write_config(run.completed(), folder / CONFIG_FILE)
 
 
 def read_run(folder: pathlib.Path) -> RunConfig:

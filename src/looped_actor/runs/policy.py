@@ -250,7 +250,7 @@ def fitted(run: Run, there: Mapping[str, np.ndarray], source: pathlib.Path) -> W
         expected, found = tuple(wanted[name].shape), there[name].shape if name in there else "missing"
         if expected != found:
             raise PolicyError(f"{source}: {name} is {found}; for its {CONFIG_FILE} it must be {expected}")
-        if there[name].dtype.kind != "f" or not np.isfinite(there[name]).all():
+        if there[name].dtype.kind != "f" or not np.isfinite(jnp.asarray(there[name])).all():
             raise PolicyError(f"{source}: {name} holds what is not a finite floating-point number")
     leaves = [jnp.asarray(there[name]) for name in wanted]
     return jax.tree.unflatten(jax.tree.structure(like), leaves)

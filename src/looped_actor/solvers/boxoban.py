@@ -10,6 +10,7 @@ from jaxtyping import Bool, UInt8
 
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.boxoban import Cell
+from looped_actor.games.grid import check_sides
 from looped_actor.solvers.boxoban_board import pushes_kernel
 from looped_actor.solvers.boxoban_kernel import solve_kernel
 from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
@@ -54,6 +55,7 @@ def solve(board: BoxobanBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> Boxob
 
 def possible_pushes(cells: UInt8[np.ndarray, "h w"]) -> Bool[np.ndarray, " p"]:
     """Whether each push, `4 x box + direction`, can be made at once: after a walk, and without collision."""
+    check_sides(*cells.shape)
     return pushes_kernel(cells)
 
 
@@ -61,6 +63,7 @@ def solve_cells(cells: UInt8[np.ndarray, "h w"], *, node_limit: int = DEFAULT_NO
     """`solve` for a board as cell sums."""
     if node_limit < 1:
         raise ValueError(f"node_limit must be at least 1, not {node_limit}")
+    check_sides(*cells.shape)  # cells are numbered in 16 bits
     if int(((cells & Cell.BOX) != 0).sum()) > 255:
         raise ValueError("more than 255 boxes")
     status, moves, pushes, nodes = solve_kernel(cells, node_limit)
