@@ -187,7 +187,7 @@ class Scripts(html.parser.HTMLParser):
         if tag == "script" and "type" not in given:
             self._script = ""
         if tag == "meta" and "http-equiv" in given:
-            self.policy = given["content"]
+            self.policy = given["content"] or ""
 
     def handle_data(self, data):
         if self._script is not None:
