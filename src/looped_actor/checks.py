@@ -1,5 +1,6 @@
 """What several configurations check of their fields."""
 
+import reprlib
 from typing import Any
 
 
@@ -25,3 +26,33 @@ def above_zero(config: Any, *names: str) -> None:
         value = getattr(config, name)
         if not value > 0:
             raise ValueError(f"{name} is {value}; it must be above 0")
+
+
+_MOST_SHOWN = 200
+
+
+def shown(value: Any) -> str:
+    """A value from a file as an error shows it: short, and without control characters."""
+    return _cut(_REPR.repr(value))
+
+
+def brief(error: BaseException) -> str:
+    """What an error of a library says, in one short line."""
+    lines = [line for line in printable(str(error)).splitlines() if line.strip()]
+    return _cut(": ".join([type(error).__name__, *lines[:1]]))
+
+
+def printable(text: str) -> str:
+    """A text with control characters, which a terminal would obey, made visible; lines stay lines."""
+    return "".join(
+        one if one.isprintable() or one == "\n" else one.encode("unicode_escape").decode() for one in text
+    )
+
+
+def _cut(text: str) -> str:
+    return text if len(text) <= _MOST_SHOWN else text[: _MOST_SHOWN - 3] + "..."
+
+
+_REPR = reprlib.Repr()
+_REPR.maxlist = _REPR.maxtuple = _REPR.maxdict = 10
+_REPR.maxstring = _REPR.maxother = _REPR.maxlong = _MOST_SHOWN

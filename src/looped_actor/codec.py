@@ -12,6 +12,8 @@ import typing
 from collections.abc import Mapping
 from typing import Any
 
+from looped_actor.checks import shown
+
 _TYPE = "type"
 
 
@@ -36,23 +38,29 @@ def from_json(kind: Any, data: Any, where: str = "config") -> Any:
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
     if origin is typing.Literal:
         if data not in arguments:
-            raise ConfigError(f"{where} is {data!r}; it must be one of {', '.join(map(repr, arguments))}")
+            raise ConfigError(
+                f"{where} is {shown(data)}; it must be one of {', '.join(map(repr, arguments))}"
+            )
         return data
     if origin in (types.UnionType, typing.Union):
         return _choice(arguments, data, where)
     if origin is tuple:
         if not isinstance(data, list | tuple) or (Ellipsis not in arguments and len(data) != len(arguments)):
-            raise ConfigError(f"{where} is {data!r}; it must be a list of {len(arguments)}")
+            raise ConfigError(f"{where} is {shown(data)}; it must be a list of {len(arguments)}")
         kinds = [arguments[0]] * len(data) if Ellipsis in arguments else arguments
         return tuple(
             from_json(k, d, f"{where}[{i}]") for i, (k, d) in enumerate(zip(kinds, data, strict=True))
         )
+    if isinstance(data, int | float) and not abs(data) < 2**63:
+        raise ConfigError(f"{where} is {shown(data)}; no number here is that large")
     if kind is float and isinstance(data, int) and not isinstance(data, bool):
         return float(data)
     if kind is int and isinstance(data, float) and data.is_integer():
         return int(data)  # 1e8 is how people write a hundred million
     if not isinstance(data, kind) or (isinstance(data, bool) and kind is not bool):
-        raise ConfigError(f"{where} is {data!r}; it must be of type {kind.__name__}")
+        raise ConfigError(f"{where} is {shown(data)}; it must be of type {kind.__name__}")
+    if isinstance(data, str) and not data.isprintable():
+        raise ConfigError(f"{where} is {shown(data)}: it holds control characters, or half characters")
     return data
 
 
@@ -64,14 +72,16 @@ def _choice(kinds: tuple, data: Any, where: str) -> Any:
         return from_json(kinds[0], data, where)
     named = {kind.__name__: kind for kind in kinds}
     chosen = data.get(_TYPE) if isinstance(data, dict) else None
-    if chosen not in named:
-        raise ConfigError(f"{where} has type {chosen!r}; it must be one of {', '.join(named)}")
+    if not isinstance(chosen, str) or chosen not in named:
+        raise ConfigError(f"{where} has type {shown(chosen)}; it must be one of {', '.join(named)}")
     return from_json(named[chosen], data, where)
 
 
 def _dataclass(kind: Any, data: Any, where: str) -> Any:
     if not isinstance(data, dict):
-        raise ConfigError(f"{where} is {data!r}; it must be an object with the fields of {kind.__name__}")
+        raise ConfigError(
+            f"{where} is {shown(data)}; it must be an object with the fields of {kind.__name__}"
+        )
     hints = typing.get_type_hints(kind)
     fields = {field.name for field in dataclasses.fields(kind) if field.init}
     former = getattr(kind, "FORMER", {})
@@ -79,9 +89,11 @@ def _dataclass(kind: Any, data: Any, where: str) -> Any:
     given.pop(None, None)
     for name in given:
         if name not in fields:
-            raise ConfigError(f"{where} has no field {name!r}; its fields are {', '.join(sorted(fields))}")
+            raise ConfigError(
+                f"{where} has no field {shown(name)}; its fields are {', '.join(sorted(fields))}"
+            )
     if data.get(_TYPE, kind.__name__) != kind.__name__:
-        raise ConfigError(f"{where} has type {data[_TYPE]!r}; it must be {kind.__name__}")
+        raise ConfigError(f"{where} has type {shown(data[_TYPE])}; it must be {kind.__name__}")
     values = {name: from_json(hints[name], value, f"{where}.{name}") for name, value in given.items()}
     try:
         return kind(**values)
@@ -100,7 +112,7 @@ def replaced(config: Any, changes: Mapping[str, Any]) -> Any:
         for name in outer:
             inner = inner.get(name) if isinstance(inner, dict) else None
         if not isinstance(inner, dict) or last not in inner or last == _TYPE:
-            raise ConfigError(f"there is no field {path!r}; fields are {', '.join(field_paths(config))}")
+            raise ConfigError(f"there is no field {shown(path)}; fields are {', '.join(field_paths(config))}")
         inner[last] = value
     return from_json(type(config), data)
 

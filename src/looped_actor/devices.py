@@ -5,13 +5,19 @@ One mesh axis, `DATA`, over every device of every process: one laptop core and a
 
 import math
 import os
-from collections.abc import Callable
-from typing import Any
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from looped_actor.checks import brief, shown
 from looped_actor.processes import default_workers
 
 DATA = "data"
@@ -83,6 +89,80 @@ def placed(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
     return jax.tree.map(put, tree)
 
 
+SECONDS_TO_MEET = 120
+"""Time in which all processes of a computation must have started."""
+SECONDS_OF_SILENCE = 60
+"""After which a process counts as gone, where nothing else tells."""
+
+
+def _meet(coordinator: str, processes: int, process: int) -> None:
+    """Join a computation of several processes. JAX aborts where that fails, so what can is checked before."""
+    host, _, port = coordinator.rpartition(":")
+    if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
+        raise ValueError(f"coordinator {shown(coordinator)}: give host:port of process 0, or auto")
+    deadline = time.monotonic() + SECONDS_TO_MEET
+    if process == 0:
+        try:
+            socket.create_server(("", int(port))).close()
+        except OSError as error:
+            raise ValueError(
+                f"coordinator {coordinator}: port {port} cannot be had ({error.strerror}); is another "
+                "process started with --process 0?"
+            ) from None
+    while process > 0:
+        try:
+            socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
+            break
+        except OSError as error:
+            if time.monotonic() > deadline:
+                raise ValueError(
+                    f"coordinator {coordinator}: no answer in {SECONDS_TO_MEET} seconds ({error}); is the "
+                    "process with --process 0 running there?"
+                ) from None
+            time.sleep(0.5)
+    missing = (
+        f"not all of {processes} processes have started within {SECONDS_TO_MEET} seconds: start each once"
+    )
+    alarm = threading.Timer(deadline - time.monotonic(), _leave, [missing])
+    alarm.daemon = True
+    alarm.start()
+    jax.config.update("jax_cpu_collectives_implementation", "gloo")
+    jax.distributed.initialize(
+        coordinator,
+        processes,
+        process,
+        initialization_timeout=3 * SECONDS_TO_MEET,
+        heartbeat_timeout_seconds=SECONDS_OF_SILENCE,
+    )
+    alarm.cancel()
+
+
+@contextmanager
+def ending_together(advice: str) -> Iterator[None]:
+    """Of several processes none can go on alone: where this one fails, it says so and ends at once.
+
+    JAX would first wait for those that are gone, for minutes, and then abort. The others end likewise, when
+    they next need this one.
+
+    Args:
+      advice: how to go on.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if jax.process_count() == 1:
+            raise
+        _leave(
+            f"process {jax.process_index()} of {jax.process_count()} ends ({brief(error)}). Another one may "
+            f"have ended before it, and its output says why; {advice}"
+        )
+
+
+def _leave(message: str) -> NoReturn:
+    print(f"looped-actor: {message}", file=sys.stderr, flush=True)
+    os._exit(2)
+
+
 def start_devices(
     devices: int | None = None,
     coordinator: str | None = None,
@@ -113,8 +193,7 @@ def start_devices(
     elif coordinator is not None:
         if processes is None or process is None or not 0 <= process < processes:
             raise ValueError(f"process {process} of {processes}: give both, counted from 0")
-        jax.config.update("jax_cpu_collectives_implementation", "gloo")
-        jax.distributed.initialize(coordinator, processes, process)
+        _meet(coordinator, processes, process)
     elif processes is not None or process is not None:
         raise ValueError("a computation of several processes needs a coordinator (host:port, or auto)")
     return all_devices(devices)

@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import pathlib
 import queue
+import secrets
 import shutil
 import signal
 import subprocess
@@ -25,7 +26,6 @@ from dataclasses import dataclass, field
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 
 from looped_actor.files import write_whole
@@ -106,8 +106,8 @@ def run_batches(
                 yield arrays
         except BrokenProcessPool:
             raise ChildProcessError(
-                "worker died (out of memory?); finished work is kept, run the command again to continue, "
-                "with fewer workers if it happens again"
+                "worker died (out of memory? a script without `if __name__ == '__main__':`?); finished "
+                "work is kept, run the command again to continue, with fewer workers if it happens again"
             ) from None
         finally:
             for _, result in pending:
@@ -176,9 +176,7 @@ def devices_here() -> tuple[str, int]:
 
 
 class Processes:
-    """A local pool: a new process for every call, on a device that no other one uses.
-
-    On a CPU a device is a share of the cores.
+    """A local pool: a new process for every call, on a device (of a CPU, some cores) that no other one uses.
 
     Args:
       workers: processes at a time. Default: one per device.
@@ -250,7 +248,7 @@ class RayTasks:
     """A pool on a Ray cluster, with the extra `ray`. Folders must be on a file system that all nodes share.
 
     Args:
-      address: of the cluster, "auto" for the one that this machine belongs to, or "local" to start one here.
+      address: of the cluster, "auto" for the one that this machine belongs to, or "local" to start one.
       workers: of a local cluster, tasks at a time. Default: one per core.
       retries: how often a task whose worker dies is started again, by Ray.
       accelerators: per task: 1 for a run on a GPU.
@@ -272,14 +270,16 @@ class RayTasks:
         self._ray = ray
         options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
         if address == "local":
-            # Of this machine and for this command only.
-            os.environ.setdefault("RAY_AUTH_MODE", "disabled")
+            if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
+                raise ValueError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
+            # Ray listens on every interface, whatever address it is given: what is secret is the token.
+            if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
             options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
-            options["_node_ip_address"] = "127.0.0.1"
         elif workers is not None:
             raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
         else:
-            options["address"] = address
+            options |= {"address": address}
         try:
             ray.init(**options)
         except (ConnectionError, RuntimeError) as error:

@@ -222,7 +222,7 @@ def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
         ProbeRequest(pushes=(0,))
     with pytest.raises(ValueError, match="no level 99; there are 20"):
         record_episode(policy_at(imitated), 99)
-    with pytest.raises(ValueError, match="these are no probes"):
+    with pytest.raises(ValueError, match="this is no file of probes"):
         record_episode(policy_at(imitated), 0, probes=imitated / "metrics.csv")
     with pytest.raises(ValueError, match="nothing was evaluated yet"):
         compare_runs([parked], tmp_path)

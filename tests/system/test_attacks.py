@@ -1,23 +1,48 @@
 """What an attack on the package found, one test for each finding."""
 
+import errno
+import io
 import json
 import multiprocessing
 import os
 import pathlib
 import resource
+import subprocess
+import sys
+import time
+import zipfile
+from contextlib import suppress
+from shutil import which
 
 import numpy as np
 import pytest
 import safetensors.numpy
 
 import looped_actor
-from looped_actor.files import write_whole
+from helpers import thorough
+from looped_actor.cli.main import main
+from looped_actor.codec import replaced
+from looped_actor.devices import all_devices, start_devices
+from looped_actor.files import FileError, write_whole
 from looped_actor.games import LevelError
 from looped_actor.games.boxoban import Cell
-from looped_actor.levels import open_bank
-from looped_actor.runs.folder import begin_run
+from looped_actor.games.catalogue import BOXOBAN
+from looped_actor.levels import (
+    make_bank,
+    open_bank,
+    open_solutions,
+    solve_bank,
+    starter_bank,
+    write_solutions,
+)
+from looped_actor.offline import open_dataset
+from looped_actor.offline.dataset import DatasetError
+from looped_actor.runs.folder import begin_run, train_run
 from looped_actor.runs.policy import PolicyError
+from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.boxoban import possible_pushes, solve_cells
+from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
+from looped_actor.training.metrics import TableFile
 from tiny import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -50,6 +75,21 @@ def test_boards_that_are_too_large_are_not_called_unsolvable():
     for search in (solve_cells, possible_pushes):
         with pytest.raises(ValueError, match="a board of 3x200; sides of 1 to 64"):
             search(cells)
+
+
+def test_a_level_of_a_large_board_is_given_up_in_time():
+    """A room of 60x60 with as many boxes as fit: the default limit ends the search, and says so."""
+    cells = np.zeros((62, 62), np.uint8)
+    cells[[0, -1]] = cells[:, [0, -1]] = Cell.WALL
+    cells[2:40:3, 2:40:3] = Cell.BOX
+    cells[1:14, 46:59] = Cell.TARGET
+    cells[60, 60] = Cell.PLAYER
+    bank = make_bank(BOXOBAN, cells[None], source="", licence="")
+    started = time.monotonic()
+    solutions = solve_bank(bank)
+    assert solutions.job.node_limit == 3_000_000 * 100 // 62**2
+    assert solutions.status.tolist() == [SolveStatus.NOT_WITHIN_LIMIT.value]
+    assert time.monotonic() - started < 300
 
 
 def test_a_number_that_becomes_infinite_is_refused(tmp_path):
@@ -99,3 +139,286 @@ def test_two_runs_begun_at_once_in_one_folder_are_one(tmp_path):
     (refused,) = [one for one in told if isinstance(one, str)]
     assert "another process is" in refused or "is the folder of a run already" in refused
     assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == seed
+
+
+def _listens_everywhere(port):
+    tables = "".join(pathlib.Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
+    sockets = (line.split() for line in tables.splitlines())
+    hosts = [socket[1].rpartition(":")[0] for socket in sockets if socket[1].endswith(f":{port:04X}")]
+    return any(int(host, 16) == 0 for host in hosts)
+
+
+OPEN_CLUSTER = """
+import os, sys, ray
+from looped_actor.processes import RayTasks
+with RayTasks("local", workers=1) as pool:
+    print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
+    sys.stdin.read()
+"""
+STRANGER = "import ray, sys; ray.init(sys.argv[1]); print(ray.get(ray.remote(lambda: 'mine').remote()))"
+
+
+def test_a_local_ray_cluster_obeys_no_stranger(tmp_path):
+    """Ray listens on every interface: a client without the token, or with another one, runs nothing."""
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    clean |= {"HOME": str(tmp_path)}  # where Ray would look for a token
+    opened = subprocess.Popen(
+        [sys.executable, "-c", OPEN_CLUSTER],
+        env=clean,
+        text=True,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
+    try:
+        address, token = opened.stdout.readline().split()
+        assert _listens_everywhere(int(address.rpartition(":")[2])), "bind it to loopback, now that one can"
+        strangers = {
+            "without": clean,
+            "disabled": clean | {"RAY_AUTH_MODE": "disabled"},
+            "another": clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
+            "the same": clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
+        }
+        asking = {
+            name: subprocess.Popen(
+                [sys.executable, "-c", STRANGER, address],
+                env=env,
+                text=True,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )
+            for name, env in strangers.items()
+        }
+        answers = {name: process.communicate(timeout=200)[0] for name, process in asking.items()}
+    finally:
+        opened.communicate(timeout=60)
+    assert {name for name, answer in answers.items() if "mine" in answer} == {"the same"}
+
+
+@pytest.fixture
+def small_disk(tmp_path):
+    """A file system of two megabytes, where the rights allow one; elsewhere a fault is injected."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    mounted = (
+        subprocess.run(mount, capture_output=True, check=False).returncode == 0 if which("mount") else False
+    )
+    yield folder, mounted
+    if mounted:
+        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+class FullDisk:
+    """As a progress callback: fills the disk after an iteration."""
+
+    def __init__(self, folder, mounted, iteration, monkeypatch):
+        self.ballast, self.mounted, self.left = folder / "ballast", mounted, iteration
+        self.monkeypatch = monkeypatch
+
+    def __call__(self, report):
+        self.left -= 1
+        if self.left == 0 and not self.mounted:
+            self.monkeypatch.setattr(TableFile, "append", self._refuse)
+        if self.left == 0 and self.mounted:
+            with suppress(OSError), self.ballast.open("wb", buffering=0) as file:
+                while True:
+                    file.write(bytes(512))
+
+    def _refuse(self, *row):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    def emptied(self):
+        self.ballast.unlink(missing_ok=True)
+        self.monkeypatch.undo()
+
+
+@pytest.mark.parametrize("iteration", [pytest.param(1, marks=thorough), 3])
+def test_a_full_disk_ends_training_and_costs_nothing_else(iteration, small_disk, tmp_path, monkeypatch):
+    folder, mounted = small_disk
+    config, mesh = tiny(), all_devices(1)
+    for run in (folder / "run", tmp_path / "whole"):
+        begin_run(config, run)
+    train_run(config, tmp_path / "whole", mesh)
+    full = FullDisk(folder, mounted, iteration, monkeypatch)
+    with pytest.raises(OSError, match=r"could not be written \((.|\n)*resume .* continues"):
+        train_run(config, folder / "run", mesh, full)
+    full.emptied()
+    (folder / "run" / "evaluations" / "1.json.99.unfinished").touch()  # as a killed process leaves it
+    assert train_run(config, folder / "run", mesh).value == "finished"
+    assert not list(folder.rglob("*.unfinished"))
+    for name in ("metrics.csv", "policy/policy.safetensors"):
+        assert (folder / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def npz_of(path, **changes):
+    arrays = {
+        "observations": np.zeros((4, 2), np.float32),
+        "actions": np.zeros((4, 1), np.float32),
+        "terminals": np.arange(4) % 2 == 1,
+    }
+    np.savez(path, **(arrays | changes))
+
+
+def test_data_unpacked_from_another_file_of_the_same_name_are_not_learned_from(tmp_path):
+    path = tmp_path / "play.npz"
+    for value in (1.0, 2.0):  # files of the same size
+        npz_of(path, observations=np.full((4, 2), value, np.float32))
+        assert (open_dataset(path, mapped=True).states == value).all()
+
+
+def test_an_array_that_announces_more_than_there_is_takes_no_memory(tmp_path):
+    header = io.BytesIO()
+    about = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 100)}
+    np.lib.format.write_array_header_1_0(header, about)
+    with zipfile.ZipFile(tmp_path / "evil.npz", "w") as archive:
+        for name in ("observations", "actions", "terminals"):
+            archive.writestr(f"{name}.npy", header.getvalue())
+    with pytest.raises(DatasetError, match="announces 400,000,000,"):
+        open_dataset(tmp_path / "evil.npz")
+
+
+def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_path, monkeypatch):
+    config, folder = tiny("rush-hour", levels__train_count=8, levels__held_out_count=4), tmp_path / "run"
+
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as change:
+        change.setattr("looped_actor.runs.folder.write_config", killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin_run(config, folder)
+    train = folder / "levels" / "train.levels"
+    before, made = train.read_bytes(), train.stat().st_mtime_ns
+    other = replaced(config, {"levels.train_count": 9})
+    begin_run(other, folder)
+    assert len(open_bank(train)) == 9
+    (folder / "config.json").unlink()
+    begin_run(config, folder)
+    assert train.read_bytes() == before
+    assert train.stat().st_mtime_ns != made
+    (folder / "config.json").unlink()
+    (folder / "levels" / "recipe.json").unlink()
+    with pytest.raises(ValueError, match="is there, and not from a run that was begun"):
+        begin_run(config, folder)
+
+
+def test_a_checkpoint_of_a_newer_version_is_not_called_damaged(tmp_path):
+    checkpoints = Checkpoints(tmp_path, "mine")
+    checkpoints.save({"a": np.zeros(3)}, Bookmark(1, 10, 100, "mine"))
+    checkpoints.close()
+    (path,) = tmp_path.glob("1/bookmark/metadata")
+    said = json.loads(path.read_text())
+    for change in ({"later": 1}, {"format": "looped-actor checkpoint 2"}):
+        path.write_text(json.dumps(said | change))
+        with pytest.raises(CheckpointError, match="written by a newer version") as error:
+            Checkpoints(tmp_path, "mine", read_only=True).read()
+        assert "delete" not in str(error.value)
+
+
+def test_policies_and_solutions_that_were_changed_are_refused(tmp_path):
+    policy = looped_actor.load_policy(ROOT / "results" / "micro_rush_hour" / "policy")
+    policy.save(tmp_path / "policy")
+    looped_actor.load_policy(tmp_path / "policy")
+    bank = starter_bank("rush-hour")
+    write_solutions(solve_bank(bank, count=2), solutions := tmp_path / "a.solutions")
+    open_solutions(solutions)
+    for path, opening in (
+        (tmp_path / "policy" / "policy.safetensors", lambda path: looped_actor.load_policy(path.parent)),
+        (solutions, open_solutions),
+    ):
+        data = bytearray(path.read_bytes())
+        data[-1] ^= 1
+        path.write_bytes(data)
+        with pytest.raises(FileError, match="checksum does not match"):
+            opening(path)
+
+
+def test_what_is_published_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    order = []
+    monkeypatch.setattr(os, "fsync", lambda _: order.append("synced"))
+    rename = os.replace
+    monkeypatch.setattr(os, "replace", lambda *names: (order.append("named"), rename(*names)))
+    write_whole(tmp_path / "a", b"1")
+    assert order == ["synced", "named", "synced"]
+
+
+def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
+    """Many mistakes in one process: each is refused with code 2, in one line, and short."""
+    pipe, deep, odd = tmp_path / "pipe", tmp_path / "deep.json", tmp_path / "odd.json"
+    os.mkfifo(pipe)
+    deep.write_text("[" * 100_000)
+    odd.write_text(json.dumps({"task": {"a": 1}, "seed": "\x1b[31m"}))
+    (tmp_path / "file").touch()
+    plan = ["train", "boxoban", "--dry-run"]
+    monkeypatch.setattr("looped_actor.devices.start_devices", lambda *_: all_devices(1))  # they are there
+    for words, message in (
+        (["levels", "info", str(pipe)], "this is no regular file"),
+        (["train", "--config", str(pipe), "--dry-run"], "this is no regular file"),
+        (["train", "--config", str(deep), "--dry-run"], "RecursionError"),
+        (["train", "--config", str(odd), "--dry-run"], "must be one of 'boxoban'"),
+        ([*plan, "--steps", "1e30"], "no number here is that large"),
+        ([*plan, "--set", "core.width=" + "9" * 5000], "config.core.width is '999"),
+        ([*plan, "--set", "ppo.learning_rate=" + "[" * 100_000], "config.ppo.learning_rate is '[[["),
+        ([*plan, "--set", "levels.train=\x1b[31m"], r"levels.train is '\x1b[31m': it holds control"),
+        (["train", "boxoban", "--out", str(tmp_path / "file" / "run")], "is a file, not a folder"),
+        (["levels", "show", "rush-hour", "--out", os.devnull], "is no regular file"),
+        (["levels", "show", "\x1b[2Jnothing"], r"\x1b[2Jnothing: there is no such file"),
+    ):
+        monkeypatch.setattr(sys, "argv", ["looped-actor", *words])
+        with pytest.raises(SystemExit) as ending:
+            main()
+        said = capsys.readouterr().err
+        assert ending.value.code == 2, words[:2]
+        assert message in said
+        assert said.startswith("looped-actor: ")
+        assert len(said) < 1000
+        assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("coordinator", ["nonsense", "host:", ":1234", "host:99999", "host:port"])
+def test_a_coordinator_that_is_none(coordinator):
+    with pytest.raises(ValueError, match="give host:port of process 0, or auto"):
+        start_devices(None, coordinator, 2, 0)
+
+
+def test_what_should_not_happen_says_how_to_report_it(monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["looped-actor", "levels", "info", "boxoban"])
+    monkeypatch.setattr("looped_actor.levels.starter_bank", lambda name: {}["nothing"])
+    with pytest.raises(SystemExit) as ending:
+        main()
+    said = capsys.readouterr().err
+    assert ending.value.code == 2
+    assert "KeyError: 'nothing'" in said
+    assert "Please report" in said.splitlines()[-1]
+
+
+def faults(kind, cases, tmp_path, *words):
+    """What `benchmarks/faults.py` finds with a small budget."""
+    out = tmp_path / f"{kind}.json"
+    script = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), kind, "--cases", str(cases), *words]
+    done = subprocess.run([*script, "--out", str(out)], capture_output=True, text=True, check=False)
+    assert out.exists(), done.stderr[-2000:]
+    facts = json.loads(out.read_text())
+    assert facts["failures"] == []
+    assert done.returncode == 0
+    return facts
+
+
+def test_mutated_files_are_loaded_rightly_or_refused(size, tmp_path):
+    """Under a limit of memory and of time."""
+    facts = faults("files", size(2000, 50_000), tmp_path)
+    assert facts["cases"] >= size(2000, 50_000)
+    assert len(facts["outcomes"]) == 10
+
+
+def test_when_one_of_two_processes_is_killed_the_other_ends(size, tmp_path):
+    """THOROUGH=1 also resumes them, and tries the first, SIGTERM, a missing one and a doubled one."""
+    cases = faults("processes", size(1, 6), tmp_path)["cases"]
+    assert len(cases) == size(1, 6)
+
+
+@pytest.mark.parametrize("learner", ["ppo", "imitation", "gciql"])
+@thorough
+def test_runs_killed_at_any_moment_end_in_the_same_bytes(learner, tmp_path):
+    """The default run has such kills in test_training.py and test_worlds.py."""
+    assert faults("kills", 4, tmp_path, "--learner", learner)["equal"] == 4

@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from test_commands import COMMAND, ROOT, UNOPTIMISED, run
+from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
@@ -89,10 +89,13 @@ def in_a_new_process(code, *arguments):
     return json.loads(done.stdout)
 
 
-def test_own_world(tmp_path, size):
+def test_own_world(tmp_path, size, monkeypatch, capsys):
     code = shortened("own_world.py", tmp_path, size(6, 30) * 1024)
     killed_in_training(code, tmp_path / "killed", after=2)
-    commanded("resume", tmp_path / "killed", "--code", code, "--devices", 1)
+    done = run(
+        *COMMAND, "resume", str(tmp_path / "killed"), "--code", str(code), "--devices", "1", **UNOPTIMISED
+    )
+    assert done.returncode == 0, done.stderr
     for out in ("killed", "whole"):  # the first has nothing left to train
         done = run(sys.executable, str(code), str(tmp_path / out), **UNOPTIMISED)
         assert done.returncode == 0, done.stderr
@@ -105,29 +108,29 @@ def test_own_world(tmp_path, size):
     loaded = in_a_new_process(LOAD, whole, tmp_path / "seen.npy", code)
     assert in_a_new_process(CALL, whole / "exported", tmp_path / "seen.npy") == loaded
 
-    facts = commanded("eval", whole, "--code", code, "--devices", 1, "--json")
+    facts = json.loads(said_by(capsys, monkeypatch, "eval", whole, "--code", code, "--devices", 1, "--json"))
     evaluations = sorted((whole / "evaluations").glob("*.json"))
     at_end = json.loads(evaluations[-1].read_text())
     assert {name: facts[name] for name in at_end} == at_end
     out = tmp_path / "analysis"
-    commanded("analyse", "histogram", whole, "--code", code, "--episodes", "16", "--out", out)
-    commanded(
-        "analyse", "caps", whole, "--code", code, "--count", 16, "--caps", 1, "--fixed", 2, "--out", out
-    )
+    few = ("--caps", 1, "--fixed", 2, "--count", 16)
+    for name, options in (("histogram", ("--episodes", 16)), ("caps", few)):
+        command(monkeypatch, *map(str, ("analyse", name, whole, "--code", code, *options, "--out", out)))
     assert {path.suffix for path in out.glob("caps.*")} == {".csv", ".png", ".svg", ".txt"}
-    done = run(*COMMAND, "eval", str(whole))
-    assert done.returncode == 2
-    assert "is of a world of your own, 'walk'" in done.stderr
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "eval", str(whole))
+    assert "is of a world of your own, 'walk'" in capsys.readouterr().err
     assert list((whole / "tensorboard").iterdir())
 
 
-def commanded(*arguments):
-    done = run(*COMMAND, *map(str, arguments), **UNOPTIMISED)
-    assert done.returncode == 0, done.stderr
-    return json.loads(done.stdout) if "--json" in arguments else done.stdout
+def said_by(capsys, monkeypatch, *words):
+    """What a command prints, in this process."""
+    capsys.readouterr()
+    command(monkeypatch, *map(str, words))
+    return capsys.readouterr().out
 
 
-def test_own_gymnasium_world(tmp_path, size):
+def test_own_gymnasium_world(tmp_path, size, monkeypatch, capsys):
     """Twenty steps is how long a pole stands by itself."""
     code = shortened("own_gymnasium_world.py", tmp_path, size(12, 40) * 1024)
     out = tmp_path / "run"
@@ -140,11 +143,11 @@ def test_own_gymnasium_world(tmp_path, size):
     np.save(tmp_path / "seen.npy", np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
     loaded = in_a_new_process(LOAD, out, tmp_path / "seen.npy", code)
     assert in_a_new_process(CALL, out / "exported", tmp_path / "seen.npy") == loaded
-    facts = commanded("eval", out, "--code", code, "--count", 8, "--json")
+    facts = json.loads(said_by(capsys, monkeypatch, "eval", out, "--code", code, "--count", 8, "--json"))
     assert facts["episodes"] == 8
     assert facts["returns"] == facts["mean_steps"] > 20  # a reward of 1 for each step
     few = ("--count", 4, "--caps", 8, "--fixed", 1, "--out", tmp_path)
-    said = commanded("analyse", "caps", out, "--code", code, *few)
+    said = said_by(capsys, monkeypatch, "analyse", "caps", out, "--code", code, *few)
     assert (
         "the best adaptive setting (cap 8, threshold 0.001) returns" in said
     )  # nobody says what a success is

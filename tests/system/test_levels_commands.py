@@ -179,7 +179,7 @@ def test_pictures(game, tmp_path):
         (["build", "boxoban", "--source", "src"], "no level files"),
         (["build", "boxoban", "--source", "src", "--splits", "hard"], "src/hard: no level files"),
         (["build", "boxoban", "--boxes", "99"], "99 boxes"),
-        (["build", "rush-hour", "--source", "nowhere.txt"], "nowhere.txt: cannot be read"),
+        (["build", "rush-hour", "--source", "nowhere.txt"], "nowhere.txt: there is no such file"),
         (["build", "rush-hour", "--enumerate-all"], "would take days"),
         (["build", "rush-hour", "--train", "-5"], "nothing to generate"),
     ],

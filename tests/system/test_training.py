@@ -352,7 +352,7 @@ def test_a_policy_needs_its_configuration(copy):
     with pytest.raises(PolicyError, match=r"for its config.json it must be \(16,"):
         load_policy(copy / "policy")
     (copy / "policy" / "config.json").unlink()
-    with pytest.raises(PolicyError, match="cannot be read"):
+    with pytest.raises(PolicyError, match="there is no such file"):
         load_policy(copy / "policy")
     with pytest.raises(PolicyError, match="a run writes its policy when it ends"):
         load_policy(copy / "levels")
@@ -479,7 +479,7 @@ def test_help_shows_an_example(command):
         (["train", "boxoban", "--processes", "2"], "needs a coordinator"),
         (["train", "boxoban", "--scale", "paper", "--out", "/nonexistent/x"], "there is no such file"),
         (["train", "boxoban", "--levels", "a", "b"], "there is no such file"),
-        (["train", "boxoban", "--config", "none.json"], "none.json: cannot be read"),
+        (["train", "boxoban", "--config", "none.json"], "none.json: there is no such file"),
         (["resume", "nowhere"], "nowhere is not the folder of a run"),
         (["eval", "nowhere"], "nowhere is not a folder"),
     ],

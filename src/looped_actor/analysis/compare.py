@@ -1,6 +1,5 @@
 """Evaluations of runs during training, side by side, from what they have written down."""
 
-import json
 import pathlib
 from collections.abc import Sequence
 from itertools import cycle
@@ -11,6 +10,7 @@ import numpy as np
 from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
 from looped_actor.analysis.study import about_run, finish, names_of, shares
 from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.files import FileError, read_json, reading
 from looped_actor.runs.folder import read_run
 
 
@@ -25,17 +25,11 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
     for name, folder in zip(names_of(folders), folders, strict=True):
         config = read_run(folder)
         for path in evaluations_of(folder):
-            facts = json.loads(path.read_text())
-            rows.append(
-                {
-                    **about_run(name, config),
-                    "seed": config.seed,
-                    "steps": int(path.stem),
-                    **shares(facts),
-                    "loops": facts["loops"],
-                    "optimal_actions": facts.get("optimal_actions"),
-                }
-            )
+            about = {**about_run(name, config), "seed": config.seed, "steps": int(path.stem)}
+            with reading("evaluation", path, lambda problem, path=path: FileError(f"{path}: {problem}")):
+                facts = read_json(path)
+                found = {"loops": facts["loops"], "optimal_actions": facts.get("optimal_actions")}
+                rows.append({**about, **shares(facts), **found})
     return rows
 
 

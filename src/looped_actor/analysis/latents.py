@@ -22,8 +22,9 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Float16, Shaped
 
 from looped_actor.algorithms import Weights, as_open_loop, deciding
+from looped_actor.codec import from_json
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, placed
-from looped_actor.files import write_whole
+from looped_actor.files import FileError, read_json, reading, write_whole
 from looped_actor.loop import EarlyExit, HaltingRule
 from looped_actor.processes import Progress, no_progress
 
@@ -33,7 +34,7 @@ INPUT = 0
 """The place of the input embedding, where loops are counted from 1."""
 
 
-class LatentsError(ValueError):
+class LatentsError(FileError):
     """A recording that cannot be used, and why."""
 
 
@@ -63,7 +64,12 @@ class Latents:
         """The latents after a loop, or with 0 the input embedding."""
         if place not in self.info.places:
             raise LatentsError(f"{self.folder}: loop {place} was not recorded; there are {self.info.places}")
-        return np.load(self.folder / _name(place), mmap_mode="r", allow_pickle=False)
+        path, wanted = self.folder / _name(place), (self.info.states, self.info.tokens, self.info.width)
+        with reading("recording", path, lambda problem: LatentsError(f"{path}: {problem}")):
+            found = np.load(path, mmap_mode="r", allow_pickle=False)
+            if found.dtype != np.float16 or found.shape != wanted:
+                raise ValueError(f"{found.dtype}{found.shape} instead of float16{wanted}")
+        return found
 
 
 def _name(place: int) -> str:
@@ -186,13 +192,11 @@ def _write_header(folder: pathlib.Path, info: LatentsInfo) -> None:
 
 
 def _read_header(folder: pathlib.Path) -> LatentsInfo:
-    try:
-        said = json.loads((folder / HEADER).read_text())
+    with reading("recording", folder / HEADER, lambda problem: LatentsError(f"{folder / HEADER}: {problem}")):
+        said = read_json(folder / HEADER)
         if said.pop("format") != FORMAT:
             raise ValueError("another format")
-        return LatentsInfo(**{**said, "places": tuple(said["places"])})
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        raise LatentsError(f"{folder / HEADER}: this describes no recording ({error})") from None
+        return from_json(LatentsInfo, said, "its header")
 
 
 def open_latents(folder: pathlib.Path) -> Latents:

@@ -16,12 +16,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-import safetensors
 import safetensors.numpy
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from looped_actor.checks import above_zero, at_least_one
-from looped_actor.files import write_whole
+from looped_actor.files import FileError, read_tensors, reading, write_whole
 from looped_actor.levels.plans import NONE
 from looped_actor.processes import Progress, no_progress
 
@@ -242,13 +241,10 @@ def write_probes(probes: ProbeSet, config: ProbeConfig, path: pathlib.Path) -> N
 
 def read_probes(path: str | os.PathLike) -> ProbeSet:
     """Read probes. Nothing in the file is executed."""
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            about = json.loads((file.metadata() or {})["probes"])
-            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    with reading("file of probes", path, lambda problem: FileError(f"{path}: {problem}")):
+        said, arrays = read_tensors(path)
+        about = json.loads(said["probes"])
         if about["format"] != FORMAT:
             raise ValueError(f"format {about['format']!r} instead of {FORMAT!r}")
         probes = Probe(**arrays)
         return ProbeSet(probes, tuple(about["places"]), tuple(about["pushes"]), int(about["boxes"]))
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        raise ValueError(f"{path}: these are no probes ({type(error).__name__}: {error})") from None

@@ -18,7 +18,7 @@ from looped_actor.analysis.tables import Row, write_table
 from looped_actor.codec import key_of
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import RunConfig
-from looped_actor.files import write_whole
+from looped_actor.files import read_json, write_whole
 from looped_actor.loop import HaltingRule
 from looped_actor.processes import Progress, forget, no_progress
 from looped_actor.runs.base import Run
@@ -116,7 +116,7 @@ def evaluated(
     asked = {name: str(value) for name, value in asdict(request).items()}
     path = parts / f"{key_of(asked | {'weights': subject.policy.weights.checksum})}.json"
     if path.is_file():
-        return json.loads(path.read_text())
+        return read_json(path)
     with stage(f"{subject.name}: {what}") as progress:
         facts = evaluate_policy(subject.policy, request, mesh, progress)
     write_whole(path, json.dumps(facts).encode())

@@ -6,12 +6,12 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looped_actor.files import write_whole
+from looped_actor.files import FileError, write_whole
 
 Row = Mapping[str, Any]
 
 
-class TableError(ValueError):
+class TableError(FileError):
     """A table that cannot be used, and why."""
 
 

@@ -85,7 +85,7 @@ def _print_evaluation(facts: dict[str, Any]) -> None:
     add("all", facts)
     for name, row in facts.get("baselines", {}).items():
         add(name, row)
-    console = Console()
+    console = Console(markup=False)
     console.print(table)
     histogram = {int(loops): n for loops, n in facts["loop_histogram"].items() if n}
     decisions, most = sum(histogram.values()), max(histogram.values())

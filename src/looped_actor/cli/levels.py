@@ -216,7 +216,7 @@ def info(bank: Bank, /) -> None:
     for column, values in opened.columns.items():
         if len(values) and column != "cluster":
             table.add_row(column, f"{values.min():,} to {values.max():,}, mean {values.mean():,.1f}")
-    Console().print(table)
+    Console(markup=False).print(table)
 
 
 @app.command(name="show")
@@ -266,7 +266,7 @@ def _present(boards: list, out: pathlib.Path | None, cell: int, *, episode: bool
 
     if out is None:
         for board in boards:
-            Console().print(terminal_text(board), "")
+            Console(markup=False).print(terminal_text(board), "")
     elif episode:
         save_episode(boards, out, cell=cell)
     else:
@@ -283,7 +283,7 @@ def solve(
     out: pathlib.Path | None = None,
     first: int = 0,
     count: int | None = None,
-    node_limit: int = 3_000_000,
+    node_limit: int | None = None,
     work: WorkerOptions,
 ) -> None:
     """Solve levels optimally in moves, and write the solutions.
@@ -297,7 +297,8 @@ def solve(
       out: The file for the solutions. Default: the bank's name, ending in .solutions.
       first: The first level to solve, counted from 0.
       count: How many to solve. Default: all from there on.
-      node_limit: States after which a search gives up and says so.
+      node_limit: States after which a search gives up and says so. Default: 3 million, and fewer in
+        proportion on boards over 10x10, which bounds time and memory per level.
     """
     from looped_actor.levels import solve_bank, write_solutions
     from looped_actor.processes import forget

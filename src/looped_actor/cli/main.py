@@ -1,10 +1,15 @@
 """`looped-actor`: the command line."""
 
+import itertools
 import os
+import pathlib
 import sys
+import traceback
+from typing import NoReturn
 
 import tyro
 
+from looped_actor.checks import brief, printable
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
@@ -16,6 +21,8 @@ from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
+from looped_actor.files import check_writable
+from looped_actor.version import __version__
 
 app = tyro.extras.SubcommandApp()
 app.command(train)
@@ -42,19 +49,34 @@ def main() -> None:
             description="Policies that think in loops.",
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
-    except (ValueError, ChildProcessError) as mistake:
-        print(f"looped-actor: {mistake}", file=sys.stderr)
-        raise SystemExit(2) from None
     except BrokenPipeError:  # as in `looped-actor ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
+    except (ValueError, OSError) as mistake:
+        _end(str(mistake))
+    except Exception as error:
+        if isinstance(error, MemoryError) or "out of memory" in str(error).lower():  # JAX has no class for it
+            _end(f"there is not enough memory for what was asked ({brief(error)})")
+        traceback.print_exc()
+        _end(
+            f"this should not have happened: it is a mistake of looped-actor {__version__}. Please report "
+            "the lines above and the command, as its handbook says under Contributing"
+        )
+
+
+def _end(message: str) -> NoReturn:
+    print(f"looped-actor: {printable(message)}", file=sys.stderr)
+    raise SystemExit(2) from None
 
 
 def _check_options(arguments: list[str]) -> None:
-    """The last of two would count and the first be forgotten without a word."""
+    """What is wrong with any command in the same way."""
     options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     for option in options:
-        if options.count(option) > 1:
+        if options.count(option) > 1:  # the last would count and the first be forgotten without a word
             raise ValueError(f"{option} is given twice; give it once, with all of its values")
+    for option, value in itertools.pairwise(arguments):
+        if option == "--out":
+            check_writable(pathlib.Path(value))  # before hours of work

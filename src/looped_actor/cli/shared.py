@@ -64,15 +64,16 @@ class CodeOptions:
         """The file as a module; None where there is none."""
         if self.code is None:
             return None
-        spec = importlib.util.spec_from_file_location(self.code.stem, self.code)
+        name = f"own_world_{self.code.stem}"  # not one that a library could have
+        spec = importlib.util.spec_from_file_location(name, self.code)
         if spec is None or spec.loader is None or not self.code.is_file():
             raise ValueError(f"--code {self.code}: there is no such Python file")
         module = importlib.util.module_from_spec(spec)
-        sys.modules[self.code.stem] = module
+        sys.modules[name] = module
         spec.loader.exec_module(module)
-        for name in ("env", "build"):
-            if not hasattr(module, name):
-                raise ValueError(f"--code {self.code}: there is no `{name}` in it")
+        for wanted in ("env", "build"):
+            if not hasattr(module, wanted):
+                raise ValueError(f"--code {self.code}: there is no `{wanted}` in it")
         return module
 
     @property
@@ -139,7 +140,7 @@ def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
             raise ValueError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
         try:
             changes[field] = json.loads(text)
-        except ValueError:
+        except (ValueError, RecursionError):
             changes[field] = text
     return changes
 
@@ -163,7 +164,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
             return Text(f"{task.completed / task.elapsed:,.0f}/s" if task.elapsed else "")
 
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         Rate(),

@@ -146,6 +146,7 @@ def train(
       out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
     """
+    from looped_actor.devices import ending_together
     from looped_actor.runs.folder import begin_run
 
     logs.check()
@@ -155,9 +156,10 @@ def train(
         _print_plan(chosen, own, mesh.size)
         return
     folder = out or run.folder(chosen)
-    with progress_bar(f"preparing {chosen.task}") as progress:
-        chosen = begin_run(chosen, folder, progress, own)
-    _train(chosen, folder, mesh, own, logs)
+    with ending_together(_advice(folder)):
+        with progress_bar(f"preparing {chosen.task}") as progress:
+            chosen = begin_run(chosen, folder, progress, own)
+        _train(chosen, folder, mesh, own, logs)
 
 
 def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: LogOptions) -> None:
@@ -172,11 +174,17 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
     Args:
       run: The folder of the run.
     """
+    from looped_actor.devices import ending_together
     from looped_actor.runs.folder import read_run
 
     logs.check()
     config, mesh = read_run(run), cluster.start()
-    _train(config, run, mesh, code.own, logs)
+    with ending_together(_advice(run)):
+        _train(config, run, mesh, code.own, logs)
+
+
+def _advice(folder: pathlib.Path) -> str:
+    return f"start all of them again with `looped-actor resume {folder}` to go on from the newest checkpoint"
 
 
 def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
@@ -241,6 +249,6 @@ def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
         ),
     ):
         table.add_row(name, value)
-    console = Console()
+    console = Console(markup=False)
     console.print(fields)
     console.print(table)

@@ -112,7 +112,7 @@ class Fetched:
     """Batches that the host has fetched."""
 
     feed: GoalBatch
-    """Draws of all updates."""
+    """Batches of all updates."""
 
     def batch(self, one: GoalBatch) -> GoalBatch:
         """This device's part of a batch."""

@@ -8,7 +8,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
-from gymnasium import spaces
 from gymnasium.vector import VectorEnv as GymnasiumVector
 from jax.sharding import Mesh
 from jaxtyping import Array, Float, Int, Shaped, UInt32
@@ -18,9 +17,8 @@ from looped_actor.collectors.base import EXPERIENCE, PLAYERS, STEPS, Experience
 from looped_actor.collectors.rollouts import Players, Rollout, Transition, drawn_actions
 from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.envs import VectorState
-from looped_actor.envs.spaces import Actions, spaces_of, successes
+from looped_actor.envs.spaces import Actions, check_head, spaces_of, successes
 from looped_actor.envs.vector import EpisodeStatistics
-from looped_actor.loop import Categorical
 
 
 class _Acted(NamedTuple):
@@ -142,7 +140,7 @@ class GymnasiumCollector:
         ) -> _Acted:
             decision = deciding(definition, weights)(players.observation, expected_loops=players.loops)
             action = drawn_actions(decision.distribution, players.envs.copy, root, step)
-            self._check_head(decision.distribution, action)
+            check_head(decision.distribution, self._actions)
             return _Acted(
                 action,
                 self._actions.as_taken(action),
@@ -157,17 +155,6 @@ class GymnasiumCollector:
             given = (EVERYWHERE, PLAYERS, EVERYWHERE, EVERYWHERE)
             self._programs[definition] = on_each_device(self.mesh, think, given, ROWS)
         return self._programs[definition]
-
-    def _check_head(self, distribution: Any, action: Array) -> None:
-        """Raise an error if the policy's actions are not those of the environment."""
-        space = self.env.single_action_space
-        wanted = (space.n,) if isinstance(space, spaces.Discrete) else space.shape
-        found = distribution.logits.shape[1:] if isinstance(distribution, Categorical) else action.shape[1:]
-        if isinstance(distribution, Categorical) != isinstance(space, spaces.Discrete) or found != wanted:
-            kind = f"{type(distribution).__name__} of shape {found}"
-            raise ValueError(
-                f"the policy is a {kind}, and the actions are {space}: give the net another head"
-            )
 
     def _stepped(self, players: Players, acted: _Acted) -> tuple[Players, Transition]:
         """Carry out one action of every environment; all of it stays on the host."""

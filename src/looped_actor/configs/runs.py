@@ -15,9 +15,9 @@ from looped_actor.algorithms import (
     Synchronous,
 )
 from looped_actor.checks import at_least_one
-from looped_actor.codec import ConfigError, from_json, to_json
+from looped_actor.codec import from_json, to_json
 from looped_actor.envs.spaces import ContinuousActions, DiscreteActions, Observations
-from looped_actor.files import write_whole
+from looped_actor.files import read_json, write_whole
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from looped_actor.loop import PolicyKL, Streaming
@@ -335,16 +335,6 @@ def write_config(config: RunConfig, path: pathlib.Path) -> None:
     write_whole(path, (json.dumps(to_json(config), indent=2) + "\n").encode())
 
 
-def read_json(path: pathlib.Path) -> Any:
-    """The data of a JSON file, or an error that says what is wrong with it."""
-    try:
-        return json.loads(path.read_text())
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror})") from None
-    except ValueError as error:
-        raise ConfigError(f"{path}: this is not JSON ({error})") from None
-
-
 def read_config(path: pathlib.Path) -> RunConfig:
     """Read a configuration, or raise an error that says what is wrong in it."""
     return config_from(read_json(path), str(path))
@@ -355,7 +345,8 @@ def config_from(data: Any, where: str = "config") -> RunConfig:
     about = data if isinstance(data, dict) else {}
     if about.get("type") == OwnConfig.__name__:
         return from_json(OwnConfig, data, where)
-    return from_json(OfflineConfig if about.get("task") in CONTROL_TASKS else OnlineConfig, data, where)
+    offline = about.get("task") in list(CONTROL_TASKS)  # a list: what is read may have no hash
+    return from_json(OfflineConfig if offline else OnlineConfig, data, where)
 
 
 def read_provenance(folder: pathlib.Path) -> dict[str, str]:

@@ -14,6 +14,7 @@ from jaxtyping import Array, Shaped
 
 from looped_actor.checks import at_least_one
 from looped_actor.envs.base import Environment
+from looped_actor.loop import Categorical, Distribution
 
 
 @dataclass(frozen=True)
@@ -76,6 +77,18 @@ Actions = DiscreteActions | ContinuousActions
 def _check_dtype(name: str) -> None:
     if not re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)", name):
         raise ValueError(f"dtype is {name!r}; it must be a type of numbers, such as float32 or uint8")
+
+
+def check_head(policy: Distribution, actions: Actions) -> None:
+    """Raise an error if a policy's actions are not those of the environment."""
+    discrete = isinstance(policy, Categorical)
+    found = policy.logits.shape[-1] if discrete else jax.eval_shape(lambda p: p.mode(), policy).shape[-1]
+    wanted = actions.count if isinstance(actions, DiscreteActions) else len(actions.low)
+    if discrete != isinstance(actions, DiscreteActions) or found != wanted:
+        raise ValueError(
+            f"the policy is a {type(policy).__name__} of {found} actions, and the environment takes "
+            f"{actions}: give the net another head"
+        )
 
 
 def spaces_of(env: Environment | gymnasium.vector.VectorEnv) -> tuple[Observations, Actions]:

@@ -2,6 +2,8 @@
 
 from enum import IntEnum
 
+from looped_actor.files import FileError
+
 Position = tuple[int, int]
 """Row and column, from the top left."""
 
@@ -26,7 +28,7 @@ def step_from(position: Position, direction: Direction, steps: int = 1) -> Posit
     return position[0] + steps * rows, position[1] + steps * columns
 
 
-class LevelError(ValueError):
+class LevelError(FileError):
     """A text or an array that is no level. The message says where it came from and what is wrong."""
 
     def __init__(self, problem: str, *, source: str = "level", line: int | None = None):

@@ -22,7 +22,7 @@ import safetensors.numpy
 from jaxtyping import Array, Int, Shaped, UInt8
 
 from looped_actor.codec import from_json
-from looped_actor.files import write_whole
+from looped_actor.files import reading, write_whole
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import Board, Game, game_named
 from looped_actor.games.grid import check_sides
@@ -155,9 +155,9 @@ def write_bank(bank: LevelBank, path: str | os.PathLike) -> None:
 def open_bank(path: str | os.PathLike) -> LevelBank:
     """Open a bank by memory map, and check that it is whole."""
     path, name = pathlib.Path(path), os.fspath(path)
-    if not path.is_file():
+    if not path.exists():
         raise LevelError("there is no such file; `looped-actor levels build` makes one", source=name)
-    try:
+    with reading("level bank", path, functools.partial(LevelError, source=name)):
         with safetensors.safe_open(path, framework="numpy") as file:
             header = json.loads((file.metadata() or {})["bank"])
             layout = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
@@ -172,10 +172,6 @@ def open_bank(path: str | os.PathLike) -> LevelBank:
         cells = tensors.pop("cells")
         if cells.shape != (info.count, (info.height * info.width + 1) // 2):
             raise LevelError(f"{cells.shape} bytes do not hold the levels it announces", source=name)
-    except LevelError:
-        raise
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        raise LevelError(f"this is no level bank ({type(error).__name__}: {error})", source=name) from None
     if not whole:
         raise LevelError("the file is damaged: its checksum does not match", source=name)
     return LevelBank(info, cells, tensors, name)

@@ -1,5 +1,6 @@
 """Optimal solutions of all levels of a bank: over processes, resumable, in one file that executes nothing."""
 
+import functools
 import hashlib
 import json
 import os
@@ -9,17 +10,17 @@ from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
-import safetensors
 import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
-from looped_actor.files import write_whole
+from looped_actor.codec import from_json
+from looped_actor.files import checksum_of, read_tensors, reading, write_whole
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
 from looped_actor.levels.replay import played
 from looped_actor.processes import Pool, Progress, no_progress, run_batches
 from looped_actor.solvers import boxoban, rush_hour
-from looped_actor.solvers.status import DEFAULT_NODE_LIMIT
+from looped_actor.solvers.status import node_limit_for
 
 LEVELS_PER_BATCH = 50
 FORMAT = "looped-actor solutions 1"
@@ -94,15 +95,19 @@ def solve_bank(
     *,
     first: int = 0,
     count: int | None = None,
-    node_limit: int = DEFAULT_NODE_LIMIT,
+    node_limit: int | None = None,
     workers: int | Pool = 1,
     parts: pathlib.Path | None = None,
     progress: Progress = no_progress,
 ) -> Solutions:
-    """Solve levels of a bank optimally. `parts` keeps finished batches, so that a job can be resumed."""
+    """Solve levels of a bank optimally. `parts` keeps finished batches, so that a job can be resumed.
+
+    A search that has seen `node_limit` states gives up. Default: `node_limit_for` boards of this size.
+    """
     count = len(bank) - first if count is None else count
     if first < 0 or count < 1 or first + count > len(bank):
         raise LevelError(f"no {count} levels from {first} on; there are {len(bank)}", source=bank.name)
+    node_limit = node_limit_for(bank.info.height, bank.info.width) if node_limit is None else node_limit
     job = SolveJob(bank.info.game, bank.info.checksum, first, count, node_limit)
     if parts is not None:
         parts = parts / hashlib.sha256(json.dumps(asdict(job)).encode()).hexdigest()[:16]
@@ -150,26 +155,23 @@ def replays(bank: LevelBank, solutions: Solutions, index: int) -> bool:
 def write_solutions(solutions: Solutions, path: str | os.PathLike) -> None:
     """Write solutions. The file appears only when it is whole."""
     arrays = {field.name: getattr(solutions, field.name) for field in fields(solutions)[1:]}  # not the job
-    header = json.dumps({"format": FORMAT, **asdict(solutions.job)}, sort_keys=True)
+    about = {"format": FORMAT, "checksum": checksum_of(arrays), **asdict(solutions.job)}
+    header = json.dumps(about, sort_keys=True)
     write_whole(path, safetensors.numpy.save(arrays, metadata={"solutions": header}))
 
 
 def open_solutions(path: str | os.PathLike, bank: LevelBank | None = None) -> Solutions:
     """Read solutions; if a bank is given, they must be of its levels."""
     name = os.fspath(path)
-    try:
-        with safetensors.safe_open(path, framework="numpy") as file:
-            header = json.loads((file.metadata() or {})["solutions"])
-            arrays = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    with reading("file of solutions", path, functools.partial(LevelError, source=name)):
+        said, arrays = read_tensors(path)
+        header = json.loads(said["solutions"])
         if header.pop("format") != FORMAT:
             raise LevelError(f"not in the format {FORMAT!r}", source=name)
-        solutions = Solutions(SolveJob(**header), **arrays)
-    except LevelError:
-        raise
-    except (safetensors.SafetensorError, ValueError, KeyError, TypeError, OSError) as error:
-        raise LevelError(
-            f"this is no file of solutions ({type(error).__name__}: {error})", source=name
-        ) from None
+        checksum = header.pop("checksum", None)  # files of older versions have none
+        if checksum is not None and checksum != checksum_of(arrays):
+            raise LevelError("the file is damaged: its checksum does not match", source=name)
+        solutions = Solutions(from_json(SolveJob, header, "its header"), **arrays)
     if bank is not None and solutions.job.bank_checksum != bank.info.checksum:
         raise LevelError(f"these solutions are of other levels than {bank.name}", source=name)
     return solutions

@@ -1,5 +1,6 @@
 """Levels from files as others publish them: the Boxoban collection and the Rush Hour database."""
 
+import functools
 import os
 import pathlib
 import re
@@ -8,6 +9,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from looped_actor.files import reading
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
 from looped_actor.games.boxoban import valid as boxoban_boards
@@ -199,13 +201,8 @@ def _link(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 def _read_text(path: str | os.PathLike) -> str:
     name = os.fspath(path)
-    try:
-        size = os.path.getsize(path)
-        if size > MAX_FILE_BYTES:
-            raise LevelError(f"{size} bytes; no level file is that large", source=name)
+    with reading("level file", path, functools.partial(LevelError, source=name), MAX_FILE_BYTES):
         data = pathlib.Path(path).read_bytes()
-    except OSError as error:
-        raise LevelError(f"cannot be read: {error.strerror}", source=name) from None
     try:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:

@@ -4,20 +4,33 @@ A file holds every state of an episode, the last one too; `terminals` marks the 
 the same (OGBench calls it compact): the state after row t is row t + 1, and nothing is stored twice.
 """
 
+import math
 import os
 import pathlib
+import shutil
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Array, Int, Shaped
+from numpy.lib import format as npy
+
+from looped_actor.checks import shown
+from looped_actor.files import (
+    MOST_TENSOR_BYTES,
+    UNFINISHED,
+    FileError,
+    file_checksum,
+    publish,
+    reading,
+)
 
 _ROWS_AT_ONCE = 100_000
 
 
-class DatasetError(ValueError):
+class DatasetError(FileError):
     """A dataset that cannot be learned from, and why."""
 
 
@@ -57,23 +70,33 @@ def open_dataset(path: str | os.PathLike, mapped: bool = False) -> Dataset:
       mapped: leave states and actions on disk. The file is unpacked beside itself for it, once.
     """
     path = pathlib.Path(path)
-    try:
+    with reading("dataset as OGBench writes it", path, lambda problem: DatasetError(f"{path}: {problem}")):
         with zipfile.ZipFile(path) as archive, np.load(path, allow_pickle=False) as file:
             there = {name.removesuffix(".npy") for name in archive.namelist()}
             for key in ("observations", "actions", "terminals"):
                 if key not in there:
-                    raise DatasetError(f"{path}: there is no {key!r} in it; it has {sorted(there)}")
+                    raise DatasetError(f"{path}: there is no {key!r} in it; it has {shown(sorted(there))}")
+                _check_size(archive, archive.getinfo(f"{key}.npy"))
             names = ("observations", "actions")
-            read = (lambda name: _mapped(path, archive, name)) if mapped else file.__getitem__
-            states, actions = (read(name) for name in names)
+            if mapped:
+                states, actions = _mapped(path, archive, names)
+            else:
+                states, actions = (file[name] for name in names)
             terminals = file["terminals"]
-    except FileNotFoundError:
-        raise DatasetError(f"{path}: there is no such file") from None
-    except (OSError, ValueError, zipfile.BadZipFile) as error:
-        if isinstance(error, DatasetError):
-            raise
-        raise DatasetError(f"{path}: this is not a dataset as OGBench writes it ({error})") from None
-    return _checked(states, actions, terminals, str(path))
+        return _checked(states, actions, terminals, str(path))
+
+
+def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
+    """Raise an error if an array announces more than there is, or unpacks to more than real data does."""
+    with archive.open(member) as file:
+        version = npy.read_magic(file)
+        header = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
+        shape, _, dtype = header[version](file)
+        announced = file.tell() + math.prod(shape) * dtype.itemsize
+    if announced != member.file_size:
+        raise ValueError(f"{member.filename} announces {announced:,} bytes and has {member.file_size:,}")
+    if member.file_size > MOST_TENSOR_BYTES or member.file_size > 2**30 + 100 * member.compress_size:
+        raise ValueError(f"{member.filename} unpacks to {member.file_size:,} bytes: no data is like that")
 
 
 def from_ogbench(dataset: Mapping[str, np.ndarray], name: str = "dataset") -> Dataset:
@@ -103,7 +126,11 @@ def _checked(states: np.ndarray, actions: np.ndarray, terminals: np.ndarray, nam
                 raise DatasetError(
                     f"{name}: {what} of row {first + int(np.argmin(finite))} are not all finite"
                 )
-    if not len(states) == len(actions) == len(terminals) or terminals.ndim != 1:
+    if terminals.ndim != 1 or terminals.dtype.kind not in "biuf":
+        raise DatasetError(
+            f"{name}: terminals are {terminals.dtype}{list(terminals.shape)}; one for each row"
+        )
+    if not len(states) == len(actions) == len(terminals):
         raise DatasetError(
             f"{name}: {len(states)} observations, {len(actions)} actions and {len(terminals)} terminals "
             "do not fit together"
@@ -123,18 +150,27 @@ def _checked(states: np.ndarray, actions: np.ndarray, terminals: np.ndarray, nam
     return Dataset(states, actions, EpisodeIndex(np.flatnonzero(~ends).astype(np.int32), last))
 
 
-def _mapped(path: pathlib.Path, archive: zipfile.ZipFile, name: str) -> np.ndarray:
-    """An array of an npz file, left on disk: NumPy maps files, and not what is inside of archives."""
-    member = archive.getinfo(f"{name}.npy")
-    return np.load(_unpacked(path, archive, member), mmap_mode="r", allow_pickle=False)
+def _mapped(path: pathlib.Path, archive: zipfile.ZipFile, names: Sequence[str]) -> list[np.ndarray]:
+    """Arrays of an npz file, left on disk: NumPy maps files, and not what is inside of archives.
+
+    They are unpacked into a folder beside it, under a name that has the file's checksum.
+    """
+    key = file_checksum(path)[:16]
+    files = [_unpacked(path, archive, archive.getinfo(f"{name}.npy"), key) for name in names]
+    return [np.load(file, mmap_mode="r", allow_pickle=False) for file in files]
 
 
-def _unpacked(path: pathlib.Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> pathlib.Path:
-    folder = path.with_name(path.stem + ".unpacked")
-    whole = folder / member.filename
+def _unpacked(
+    path: pathlib.Path, archive: zipfile.ZipFile, member: zipfile.ZipInfo, key: str
+) -> pathlib.Path:
+    whole = path.with_name(path.stem + ".unpacked") / f"{key}-{member.filename}"
     if not whole.exists() or whole.stat().st_size != member.file_size:
-        folder.mkdir(exist_ok=True)
-        unfinished = archive.extract(member, folder / f"{os.getpid()}.unfinished")
-        os.replace(unfinished, whole)
-        pathlib.Path(unfinished).parent.rmdir()
+        whole.parent.mkdir(exist_ok=True)
+        unfinished = whole.with_name(f"{whole.name}.{os.getpid()}{UNFINISHED}")
+        try:
+            with archive.open(member) as packed, unfinished.open("wb") as file:
+                shutil.copyfileobj(packed, file, 2**20)
+            publish(unfinished, whole)
+        finally:
+            unfinished.unlink(missing_ok=True)
     return whole

@@ -147,10 +147,11 @@ def _stock_up(config: RunConfig, folder: pathlib.Path, stock: pathlib.Path) -> N
         if not (shared / CONFIG_FILE).exists():
             made.prepare()
             (shared / CONFIG_FILE).write_text("{}\n")
-    own = run_of(config, folder).material
-    own.mkdir(parents=True, exist_ok=True)
+    own = run_of(config, folder)
+    own.material.mkdir(parents=True, exist_ok=True)
     for path in made.material.iterdir():
-        _link(path, own / path.name)
+        _link(path, own.material / path.name)
+    own.note_recipe()
 
 
 def _link(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -1,6 +1,7 @@
 """What the object behind a run offers, whatever its kind: `kinds.run_of` makes the right one."""
 
 import abc
+import json
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.codec import to_json
 from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.files import read_json, write_whole
 from looped_actor.loop import Packed
 from looped_actor.models.cost import (
     MOST_EXAMPLES,
@@ -33,6 +36,8 @@ if TYPE_CHECKING:
     from looped_actor.runs.policy import Policy
     from looped_actor.runs.puzzle import PuzzleRun
 
+RECIPE_FILE = "recipe.json"
+"""Beside levels or data that were made for a run: how."""
 Build = Callable[[nnx.Rngs], Any]
 """Makes a net from random streams."""
 
@@ -112,9 +117,14 @@ class Run(abc.ABC):
         """The same, if it plays OGBench's worlds; otherwise an error."""
         raise ValueError(f"{self.folder} is of {self.config.task}: this is for OGBench's worlds")
 
-    @abc.abstractmethod
     def build(self, rngs: nnx.Rngs) -> Any:
         """The policy's net, with new weights."""
+        return self.config.chosen_arm.build(self.config.shape, self.config.core, rngs)
+
+    @property
+    def dtype(self) -> Any:
+        """What the net computes in."""
+        return jnp.float64 if self.config.double_precision else jnp.float32
 
     @property
     @abc.abstractmethod
@@ -162,6 +172,28 @@ class Run(abc.ABC):
         """Make the levels or data that are not there, and check them; returns their checksums by split."""
 
     @property
+    def recipe(self) -> Any:
+        """How what is in `material` is made."""
+        return None
+
+    def _is_made(self) -> bool:
+        """Whether what is in `material` was made by its recipe: a killed start may have wanted another."""
+        note = self.material / RECIPE_FILE
+        if note.is_file():
+            return read_json(note) == to_json(self.recipe)
+        if self.material.exists() and any(self.material.iterdir()):
+            raise ValueError(
+                f"{self.material} is there, and not from a run that was begun: move it away, or give "
+                "another folder"
+            )
+        return False
+
+    def note_recipe(self) -> None:
+        """Write down by which recipe `material` is made, before it is."""
+        note = json.dumps(to_json(self.recipe), indent=2) + "\n"
+        write_whole(self.material / RECIPE_FILE, note.encode())
+
+    @property
     @abc.abstractmethod
     def trainer(self) -> Trainer:
         """What learns. Opens the training data."""
@@ -191,6 +223,24 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
+
+    def _estimate(
+        self, devices: int, batch: int, *, steps_per_iteration: int, updates_per_iteration: int, **told: Any
+    ) -> Estimate:
+        """What the whole run costs, with `batch` examples in an update."""
+        counted, per_device = self.count(), -(-batch // devices)
+        iterations, seconds = self.config.iterations, self.seconds_per_step(min(per_device, MOST_EXAMPLES))
+        return Estimate(
+            counted=counted,
+            max_loops=self.net.max_loops,
+            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
+            state_bytes=3 * 4 * counted.parameters,
+            iterations=iterations,
+            updates=iterations * updates_per_iteration,
+            devices=devices,
+            seconds=iterations * steps_per_iteration * seconds / devices,
+            **told,
+        )
 
     def close(self) -> None:  # noqa: B027
         """Release worker processes, if there are any."""
@@ -227,19 +277,13 @@ class OnlineRun(Run):
 
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
-        config, learning, one = self.config, self.config.learning, self.observation
-        counted, per_device = self.count(), -(-learning.minibatch // devices)
-        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
-        return Estimate(
-            counted=counted,
-            max_loops=self.net.max_loops,
+        learning, one = self.config.learning, self.observation
+        return self._estimate(
+            devices,
+            learning.minibatch,
             step="an environment step, learning included",
+            steps_per_iteration=learning.steps_per_iteration,
+            updates_per_iteration=learning.updates_per_iteration,
             experience="a rollout, over all devices",
             experience_bytes=learning.steps_per_iteration * (one.size * one.dtype.itemsize + 8 * 4 + 2),
-            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
-            state_bytes=3 * 4 * counted.parameters,
-            iterations=config.iterations,
-            updates=config.iterations * learning.updates_per_iteration,
-            devices=devices,
-            seconds=config.iterations * learning.steps_per_iteration * seconds / devices,
         )

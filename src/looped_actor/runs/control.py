@@ -1,6 +1,5 @@
 """A run on OGBench's worlds, from its configuration: data, trainer, evaluation, cost."""
 
-import hashlib
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -18,15 +17,10 @@ from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import SPLITS, OfflineConfig, read_provenance
 from looped_actor.devices import all_devices, on_one_device
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
+from looped_actor.files import file_checksum
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
-from looped_actor.models.cost import (
-    MOST_EXAMPLES,
-    PASSES_OF_AN_UPDATE,
-    count_parameters,
-    fastest,
-    update_memory,
-)
+from looped_actor.models.cost import PASSES_OF_AN_UPDATE, count_parameters, fastest
 from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
 from looped_actor.offline.ogbench import dataset_name
@@ -56,10 +50,6 @@ class ControlRun(Run):
         """This plays OGBench's worlds."""
         return self
 
-    def build(self, rngs: nnx.Rngs) -> Any:
-        """The policy's net, with new weights."""
-        return self.config.chosen_arm.build(self.config.shape, self.config.core, rngs)
-
     @property
     def observation(self) -> GoalObservation:
         """A state and a goal."""
@@ -75,14 +65,21 @@ class ControlRun(Run):
         """The folder of collected data."""
         return self.folder / DATA_FOLDER
 
+    @property
+    def recipe(self) -> CollectionJob:
+        """How its data are collected."""
+        data = self.config.data
+        return CollectionJob(self.config.task, data.transitions, self.config.seed, data.episode_transitions)
+
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
         """Collect data where none is given or there yet; returns checksums by split."""
-        config = self.config
-        if not config.data.train and not self.data_path("train").exists():
-            job = CollectionJob(
-                config.task, config.data.transitions, config.seed, config.data.episode_transitions
-            )
-            collect(job, self.material, workers=default_workers(), progress=progress)
+        if not self.config.data.train:
+            if not self._is_made():
+                for split in SPLITS:
+                    self.data_path(split).unlink(missing_ok=True)
+                self.note_recipe()
+            if not self.data_path("train").exists():
+                collect(self.recipe, self.material, workers=default_workers(), progress=progress)
         sums = {split: _checksum(self.data_path(split)) for split in SPLITS}
         for split in SPLITS:
             self.data(split)  # whatever is wrong with it is said before the run begins
@@ -119,10 +116,6 @@ class ControlRun(Run):
         )
 
     @property
-    def _dtype(self) -> Any:
-        return jnp.float64 if self.config.double_precision else jnp.float32
-
-    @property
     def trainer(self) -> Trainer:
         """What learns. Opens the training data."""
         return self._trainer
@@ -133,7 +126,7 @@ class ControlRun(Run):
         assert mesh is not None
         data, mapped = self.data("train"), config.data.mapped
         given = config.gciql, config.goals, data, self.nets, config.iterations, mesh
-        return gciql_trainer(*given, mapped=mapped, dtype=self._dtype)
+        return gciql_trainer(*given, mapped=mapped, dtype=self.dtype)
 
     def player(self, **options: Any) -> WorldPlayer:
         """Plays the world's tasks with policies of this configuration. Close it when done."""
@@ -162,7 +155,7 @@ class ControlRun(Run):
         )
         row, goal = np.asarray(drawn.row), np.asarray(drawn.actor_goal)
         state, goal, action = (
-            jnp.asarray(table[rows], self._dtype)
+            jnp.asarray(table[rows], self.dtype)
             for table, rows in ((data.states, row), (data.states, goal), (data.actions, row))
         )
         return GoalObservation(state, goal), action
@@ -233,22 +226,15 @@ class ControlRun(Run):
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
         config, shape, gciql = self.config, self.config.shape, self.config.gciql
-        counted, per_device = self.count(), -(-gciql.batch // devices)
         rows = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
-        updates = config.iterations * gciql.updates_per_iteration
-        seconds = self.seconds_per_step(min(per_device, MOST_EXAMPLES))
-        return Estimate(
-            counted=counted,
-            max_loops=self.net.max_loops,
+        return self._estimate(
+            devices,
+            gciql.batch,
             step="a gradient step",
+            steps_per_iteration=gciql.updates_per_iteration,
+            updates_per_iteration=gciql.updates_per_iteration,
             experience="the data, on each device",
             experience_bytes=0 if config.data.mapped else rows * 4 * (shape.size + shape.actions + 2),
-            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
-            state_bytes=3 * 4 * counted.parameters,
-            iterations=config.iterations,
-            updates=updates,
-            devices=devices,
-            seconds=updates * seconds / devices,
         )
 
     def close(self) -> None:
@@ -263,5 +249,4 @@ def _checksum(path: pathlib.Path) -> str:
             f"{path}: there is no such file; make it with `looped-actor ogbench collect`, fetch it with "
             "`looped-actor ogbench download`, or give --data NAME.npz, with NAME-val.npz beside it"
         )
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    return file_checksum(path)

@@ -10,20 +10,18 @@ from typing import Any
 
 import jax
 import numpy as np
-import safetensors
 from jax.sharding import Mesh
 
-from looped_actor.codec import ConfigError
+from looped_actor.checks import brief, shown
 from looped_actor.configs.runs import (
     CONFIG_FILE,
     PROVENANCE_FILE,
     RunConfig,
     read_config,
-    read_json,
     write_config,
 )
 from looped_actor.devices import all_devices
-from looped_actor.files import held, write_whole
+from looped_actor.files import checksum_of, held, read_json, read_tensors, reading, sweep, write_whole
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import Build, Own
 from looped_actor.runs.kinds import run_of
@@ -117,6 +115,7 @@ def _begin(config: RunConfig, folder: pathlib.Path, progress: Progress, own: Own
             f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
             "for a new one give another folder with --out"
         )
+    (folder / PROVENANCE_FILE).unlink(missing_ok=True)  # of a start that was killed
     run = run_of(config, folder, own=own)
     sums = run.prepare(progress)
     if sums:
@@ -146,6 +145,8 @@ def train_run(
 ) -> Ending:
     """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
     with _alone_in(folder), jax.enable_x64(config.double_precision):
+        if jax.process_index() == 0:
+            sweep(folder)
         run = run_of(config, folder, mesh, own)
         try:
             state, ending = fit(
@@ -158,10 +159,15 @@ def train_run(
                 report=report,
                 loggers=loggers,
             )
+            if ending is Ending.FINISHED and jax.process_index() == 0:
+                save_policy(config, state.weights, folder / POLICY_FOLDER)
+        except OSError as error:  # a full disk, mostly
+            raise OSError(
+                f"{folder}: training ended: a file could not be written ({brief(error)}). What was saved "
+                f"before is whole; mend that, and `looped-actor resume {folder}` continues from there"
+            ) from error
         finally:
             run.close()
-        if ending is Ending.FINISHED and jax.process_index() == 0:
-            save_policy(config, state.weights, folder / POLICY_FOLDER)
     return ending
 
 
@@ -192,16 +198,15 @@ def load_policy(path: str | os.PathLike, build: Build | None = None, env: Any = 
     file = folder / WEIGHTS_FILE
     try:
         config = read_config(folder / CONFIG_FILE)
-    except ConfigError as error:
+    except ValueError as error:
         raise PolicyError(str(error)) from None
-    try:
-        with safetensors.safe_open(file, framework="numpy") as opened:
-            said = (opened.metadata() or {}).get("format")
-            there = {name: opened.get_tensor(name) for name in opened.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, ValueError, TypeError, OSError) as error:
-        raise PolicyError(f"{file}: this is no safetensors file, or it is damaged ({error})") from None
-    if said != FORMAT:
-        raise PolicyError(f"{file}: format {said!r}; this version reads {FORMAT!r}")
+    with reading("safetensors file", file, lambda problem: PolicyError(f"{file}: {problem}")):
+        metadata, there = read_tensors(file)
+        said = json.loads(metadata["policy"]) if "policy" in metadata else metadata
+        if said.get("format") != FORMAT:
+            raise PolicyError(f"{file}: format {shown(said.get('format'))}; this version reads {FORMAT!r}")
+        if said.get("checksum", "") not in ("", checksum_of(there)):  # older versions wrote none
+            raise PolicyError(f"{file}: the file is damaged: its checksum does not match")
     run = run_of(config, pathlib.Path(path), own=None if build is None else Own(build, env))
     return Policy(run, fitted(run, there, file), str(path))
 

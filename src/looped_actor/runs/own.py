@@ -9,7 +9,6 @@ from typing import Any
 
 import gymnasium
 import jax
-import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
@@ -18,7 +17,7 @@ from looped_actor.algorithms import Acting, Weights, deciding
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import OwnConfig
 from looped_actor.envs import Environment
-from looped_actor.envs.spaces import Actions, DiscreteActions, Observations, spaces_of
+from looped_actor.envs.spaces import Actions, Observations, check_head, spaces_of
 from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_gymnasium
 from looped_actor.evaluation.levels import LevelPlayer, Played, summary
 from looped_actor.loop import Categorical, HaltingRule, Streaming
@@ -115,9 +114,8 @@ class OwnRun(OnlineRun):
     def _trainer(self) -> Trainer:
         config = self.config
         assert self.mesh is not None
-        dtype = jnp.float64 if config.double_precision else jnp.float32
         parts = config.ppo, self.environment(), self.build, config.iterations, self.mesh
-        return ppo_trainer(*parts, dtype=dtype, acting=config.acting)
+        return ppo_trainer(*parts, dtype=self.dtype, acting=config.acting)
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
         """Play episodes that are not those of training."""
@@ -167,15 +165,7 @@ def _check_net(run: OwnRun) -> None:
     decision: Any = jax.eval_shape(decide, run.weights_like, run.observations(1))
     if getattr(decision, "value", None) is None:
         raise ValueError("PPO needs a value beside the policy: let build return an ActorCritic")
-    policy, actions = decision.distribution, run.spaces[1]
-    discrete = isinstance(policy, Categorical)
-    found = policy.logits.shape[-1] if discrete else jax.eval_shape(lambda p: p.mode(), policy).shape[-1]
-    wanted = actions.count if isinstance(actions, DiscreteActions) else len(actions.low)
-    if discrete != isinstance(actions, DiscreteActions) or found != wanted:
-        raise ValueError(
-            f"the policy is a {type(policy).__name__} of {found} actions, and the environment takes "
-            f"{actions}: give the net another head"
-        )
+    check_head(decision.distribution, run.spaces[1])
 
 
 def _close(env: Any) -> None:

@@ -7,6 +7,7 @@ and shape is held against the net that the configuration describes, or that the 
 import contextlib
 import copy
 import functools
+import json
 import os
 import pathlib
 from collections.abc import Mapping
@@ -23,7 +24,7 @@ from looped_actor.algorithms import Acted, Weights, deciding
 from looped_actor.configs.requests import HaltingChange
 from looped_actor.configs.runs import CONFIG_FILE, write_config
 from looped_actor.devices import on_one_device
-from looped_actor.files import write_whole
+from looped_actor.files import FileError, checksum_of, write_whole
 from looped_actor.loop import Execution, FixedLoops, HaltingRule, Packed, PolicyKL
 from looped_actor.models import ActorCriticOutput, ActorOutput
 from looped_actor.runs.base import Run
@@ -34,7 +35,7 @@ WEIGHTS_FILE = "policy.safetensors"
 FORMAT = "looped-actor policy 1"
 
 
-class PolicyError(ValueError):
+class PolicyError(FileError):
     """A policy file that cannot be used, and why."""
 
 
@@ -231,7 +232,9 @@ def save_policy(config: Any, weights: Weights, folder: str | os.PathLike) -> Non
     folder = pathlib.Path(folder)
     named = {name: np.asarray(leaf) for name, leaf in named_leaves(weights).items()}
     write_config(config, folder / CONFIG_FILE)
-    write_whole(folder / WEIGHTS_FILE, safetensors.numpy.save(named, metadata={"format": FORMAT}))
+    # One entry, because safetensors writes several in no fixed order, and equal policies are equal files.
+    about = json.dumps({"format": FORMAT, "checksum": checksum_of(named)})
+    write_whole(folder / WEIGHTS_FILE, safetensors.numpy.save(named, metadata={"policy": about}))
 
 
 def finished_policy(path: str | os.PathLike) -> pathlib.Path | None:

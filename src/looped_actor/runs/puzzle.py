@@ -9,11 +9,10 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 from jaxtyping import Array
 
 from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.configs.runs import SPLITS, OnlineConfig, read_provenance
+from looped_actor.configs.runs import SPLITS, LevelsConfig, OnlineConfig, read_provenance
 from looped_actor.envs import Boxoban, RushHour
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
@@ -46,10 +45,6 @@ class PuzzleRun(OnlineRun):
         """This plays a puzzle."""
         return self
 
-    def build(self, rngs: nnx.Rngs) -> Any:
-        """The policy's net, with new weights."""
-        return self.config.chosen_arm.build(self.config.shape, self.config.core, rngs)
-
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
         """A board as planes."""
@@ -60,10 +55,16 @@ class PuzzleRun(OnlineRun):
         """The folder of generated levels."""
         return self.folder / LEVELS_FOLDER
 
+    @property
+    def recipe(self) -> LevelsConfig:
+        """How its levels are generated."""
+        return self.config.levels
+
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
         """Generate levels where none are given or there yet; returns checksums by split."""
         levels, paths = self.config.levels, {split: self.material / f"{split}.levels" for split in SPLITS}
-        if not levels.train and not all(path.is_file() for path in paths.values()):
+        if not levels.train and not (self._is_made() and all(path.is_file() for path in paths.values())):
+            self.note_recipe()
             assert levels.recipe is not None
             options: Any = {"workers": default_workers(), "progress": progress}
             wanted = {"held_out": levels.held_out_count}
@@ -119,7 +120,7 @@ class PuzzleRun(OnlineRun):
             "build": self.build,
             "iterations": config.iterations,
             "mesh": self.mesh,
-            "dtype": jnp.float64 if config.double_precision else jnp.float32,
+            "dtype": self.dtype,
             "acting": config.acting,
         }
         if config.learner == "imitation":

@@ -3,6 +3,16 @@
 from enum import Enum
 
 DEFAULT_NODE_LIMIT = 3_000_000
+"""States of a search on a board of 10x10 or less."""
+
+
+def node_limit_for(height: int, width: int) -> int:
+    """States after which a search gives up unless told otherwise.
+
+    Larger boards have fewer in proportion, so that a level takes no more time and memory than one of 10x10:
+    a file of large boards cannot occupy a machine for a day.
+    """
+    return min(DEFAULT_NODE_LIMIT, DEFAULT_NODE_LIMIT * 100 // (height * width))
 
 
 class SolveStatus(Enum):

@@ -22,7 +22,7 @@ def training_bar(
       shown: or nothing is.
     """
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(bar_width=20),
         TextColumn("{task.percentage:3.0f}%"),
         TimeRemainingColumn(),

@@ -5,22 +5,24 @@ or another number of environments is recognised by its names and shapes, and not
 """
 
 import contextlib
-import hashlib
-import json
 import logging
 import pathlib
-from dataclasses import asdict, dataclass
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass, fields
 from typing import Any
 
 import jax
-import numpy as np
 import orbax.checkpoint as ocp
 from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, LatestN
+
+from looped_actor.checks import brief, shown
+from looped_actor.codec import from_json
+from looped_actor.files import FileError, checksum_of
 
 FORMAT = "looped-actor checkpoint 1"
 
 
-class CheckpointError(ValueError):
+class CheckpointError(FileError):
     """A checkpoint that cannot be resumed, and what to do about it."""
 
 
@@ -79,15 +81,26 @@ class Checkpoints:
     def save(self, state: Any, bookmark: Bookmark, score: float | None = None) -> None:
         """Begin to write a checkpoint; training may go on meanwhile."""
         named = named_leaves(state)
-        self._manager.save(
-            bookmark.iteration,
-            args=ocp.args.Composite(
-                state=ocp.args.StandardSave(named),
-                bookmark=ocp.args.JsonSave(asdict(bookmark) | {"checksum": _checksum(named)}),
-            ),
-            metrics=None if score is None else {self._best_by: score},
-            force=True,
-        )
+        told = asdict(bookmark) | {"checksum": _checksum(named)}
+        with self._writing():
+            self._manager.save(
+                bookmark.iteration,
+                args=ocp.args.Composite(
+                    state=ocp.args.StandardSave(named),
+                    bookmark=ocp.args.JsonSave(told),
+                ),
+                metrics=None if score is None else {self._best_by: score},
+                force=True,
+            )
+
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """What goes wrong in writing, now or since it was begun, becomes one clear error."""
+        try:
+            yield
+        except Exception as error:
+            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # or each array tells of it once more
+            raise OSError(f"{self.folder}: a checkpoint could not be written: {brief(error)}") from error
 
     @property
     def iterations(self) -> list[int]:
@@ -149,9 +162,16 @@ class Checkpoints:
             said = self._manager.restore(chosen, args=ocp.args.Composite(bookmark=ocp.args.JsonRestore()))
             said = dict(said["bookmark"])
             checksum = said.pop("checksum")
-            bookmark = Bookmark(**said)
-        if bookmark.format != FORMAT:
-            raise CheckpointError(f"{place}: format {bookmark.format!r}; this version reads {FORMAT!r}")
+            unknown = sorted(said.keys() - {field.name for field in fields(Bookmark)})
+            if unknown or said.get("format") != FORMAT:
+                what = f"format {shown(said.get('format'))}" + (
+                    f", fields {shown(unknown)}" if unknown else ""
+                )
+                raise CheckpointError(
+                    f"{place}: this checkpoint was written by a newer version of looped-actor ({what}); "
+                    f"this one reads {FORMAT!r}: install the newer one to go on"
+                )
+            bookmark = from_json(Bookmark, said, "its bookmark")
         if bookmark.fingerprint != self.fingerprint:
             raise CheckpointError(
                 f"{place}: this checkpoint was written by a run with another configuration; "
@@ -174,11 +194,13 @@ class Checkpoints:
 
     def wait(self) -> None:
         """Until everything is written."""
-        self._manager.wait_until_finished()
+        with self._writing():
+            self._manager.wait_until_finished()
 
     def close(self) -> None:
         """Wait, then release what is held."""
-        self._manager.close()
+        with self._writing():
+            self._manager.close()
 
 
 @contextlib.contextmanager
@@ -189,8 +211,7 @@ def _damage(place: pathlib.Path, there: list[int]):
     except CheckpointError:
         raise
     except Exception as error:
-        first_line = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
-        raise CheckpointError(_damaged(place, there, first_line)) from None
+        raise CheckpointError(_damaged(place, there, brief(error))) from None
 
 
 def _damaged(place: pathlib.Path, there: list[int], why: str) -> str:
@@ -211,12 +232,7 @@ def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:
 
 def _checksum(named: dict[str, Any]) -> str | None:
     """Over all arrays; none where a process holds only a part of them."""
-    digest = hashlib.sha256()
-    for name in sorted(named):
-        leaf = named[name]
+    for leaf in named.values():
         if isinstance(leaf, jax.Array) and not leaf.is_fully_addressable and not leaf.is_fully_replicated:
             return None
-        host = np.asarray(leaf)
-        digest.update(json.dumps([name, str(host.dtype), host.shape]).encode())
-        digest.update(np.ascontiguousarray(host).data)
-    return digest.hexdigest()
+    return checksum_of(named)

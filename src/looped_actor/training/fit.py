@@ -5,7 +5,7 @@ import pathlib
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from typing import Any, NamedTuple
@@ -82,38 +82,36 @@ def fit(
         folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints, best_by=schedule.best_by
     )
     records, per_iteration = _Records(folder, loggers), trainer.steps_per_iteration
-    try:
-        with _stop_request() as asked_to_stop:
-            state, bookmark = trainer.begin(seed), Bookmark(0, 0, 0, fingerprint)
-            if checkpoints.iterations:
-                state, bookmark = checkpoints.restore(state)
-                state = trainer.collector.resume(state, seed)
-            records.open(bookmark, per_iteration)
-            clock, evaluated = _Clock(), None
-            for iteration in range(bookmark.iteration + 1, schedule.iterations + 1):
-                steps = iteration * per_iteration
-                state, metrics = trainer.iterate(state)
-                numbers = as_numbers(jax.device_get(metrics))
-                numbers |= {RATE: clock.rate(per_iteration)}
-                records.log("training", numbers, steps)
-                _check(numbers, schedule, checkpoints)
+    with ExitStack() as ending, _stop_request() as asked_to_stop:
+        ending.callback(records.close)
+        ending.callback(checkpoints.close)
+        state, bookmark = trainer.begin(seed), Bookmark(0, 0, 0, fingerprint)
+        if checkpoints.iterations:
+            state, bookmark = checkpoints.restore(state)
+            state = trainer.collector.resume(state, seed)
+        records.open(bookmark, per_iteration)
+        clock, evaluated = _Clock(), None
+        for iteration in range(bookmark.iteration + 1, schedule.iterations + 1):
+            steps = iteration * per_iteration
+            state, metrics = trainer.iterate(state)
+            numbers = as_numbers(jax.device_get(metrics))
+            numbers |= {RATE: clock.rate(per_iteration)}
+            records.log("training", numbers, steps)
+            _check(numbers, schedule, checkpoints)
 
-                last, stop, facts = iteration == schedule.iterations, asked_to_stop(iteration), None
-                if last or iteration % schedule.evaluate_every == 0:
-                    facts = evaluated = evaluate(state)
-                    records.evaluation(steps, facts)
-                report(Report(steps, schedule.iterations * per_iteration, numbers, evaluated))
-                if last or stop or facts or iteration % schedule.checkpoint_every == 0:
-                    bookmark = Bookmark(iteration, steps, records.position, fingerprint)
-                    score = None if facts is None else float(facts[schedule.best_by])
-                    checkpoints.save(state, bookmark, score)
-                if stop and not last:
-                    return state, Ending.INTERRUPTED
-                clock.start()
-            return state, Ending.FINISHED
-    finally:
-        checkpoints.close()
-        records.close()
+            last, stop, facts = iteration == schedule.iterations, asked_to_stop(iteration), None
+            if last or iteration % schedule.evaluate_every == 0:
+                facts = evaluated = evaluate(state)
+                records.evaluation(steps, facts)
+            report(Report(steps, schedule.iterations * per_iteration, numbers, evaluated))
+            if last or stop or facts or iteration % schedule.checkpoint_every == 0:
+                bookmark = Bookmark(iteration, steps, records.position, fingerprint)
+                score = None if facts is None else float(facts[schedule.best_by])
+                checkpoints.save(state, bookmark, score)
+            if stop and not last:
+                return state, Ending.INTERRUPTED
+            clock.start()
+        return state, Ending.FINISHED
 
 
 def as_numbers(metrics: Any) -> dict[str, float | int]:
@@ -173,8 +171,9 @@ class _Records:
         self.log("evaluation", {name: facts[name] for name in shown if name in facts}, steps)
 
     def close(self) -> None:
-        for logger in self._loggers:
-            logger.close()
+        with ExitStack() as all_of_them:
+            for logger in self._loggers:
+                all_of_them.callback(logger.close)
 
 
 def _check(numbers: Mapping[str, float], schedule: Schedule, checkpoints: Checkpoints) -> None:

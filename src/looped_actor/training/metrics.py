@@ -135,22 +135,44 @@ class TimingsLogger:
 
 
 class TensorBoardLogger:
-    """TensorBoard events."""
+    """TensorBoard events.
+
+    Written at once, in this thread. `SummaryWriter` has a thread of its own, which a full disk kills, and a
+    queue in which the training would then wait for ever.
+    """
+
+    SECONDS_BETWEEN_FLUSHES = 10
 
     def __init__(self, folder: pathlib.Path, first_step: int):
-        from tensorboardX import SummaryWriter
+        from tensorboardX.event_file_writer import EventsWriter
+        from tensorboardX.proto.event_pb2 import SessionLog  # type: ignore  # made by protoc
 
+        folder.mkdir(parents=True, exist_ok=True)
+        self._writer, self._flushed = EventsWriter(str(folder / "events")), 0.0
         # What an interrupted run wrote beyond its checkpoint is hidden, not drawn twice.
-        self._writer = SummaryWriter(str(folder), purge_step=first_step + 1)
+        self._write(first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
         """Draw what is finite."""
-        for name, value in numbers.items():
-            if math.isfinite(value):
-                self._writer.add_scalar(f"{group}/{name}", value, steps)
+        from tensorboardX.proto.summary_pb2 import Summary  # type: ignore
+
+        values = [
+            Summary.Value(tag=f"{group}/{name}", simple_value=value)
+            for name, value in numbers.items()
+            if math.isfinite(value)
+        ]
+        self._write(steps, summary=Summary(value=values))
+
+    def _write(self, step: int, **what: Any) -> None:
+        from tensorboardX.proto.event_pb2 import Event  # type: ignore
+
+        self._writer.write_event(Event(wall_time=time.time(), step=step, **what))
+        if time.monotonic() - self._flushed > self.SECONDS_BETWEEN_FLUSHES:
+            self._writer.flush()
+            self._flushed = time.monotonic()
 
     def close(self) -> None:
-        """Write what is still held back."""
+        """Close the file."""
         self._writer.close()
 
 

@@ -1,0 +1,342 @@
+"""Faults on purpose, with a seed and a budget: what is promised in docs/reliability.md, put to the test.
+
+python benchmarks/faults.py files --cases 1000000 --minutes 30 --out results/faults_files.json
+python benchmarks/faults.py kills --learner ppo --cases 50 --minutes 30 --out results/faults_kills_ppo.json
+python benchmarks/faults.py disk --cases 20 --out results/faults_disk.json       # mounts a tmpfs: as root
+python benchmarks/faults.py processes --out results/faults_processes.json
+
+files: mutated files of every format that the package reads, each opened under a limit of memory and time.
+kills: SIGKILL at moments spread evenly over a whole run; what is resumed must end in the same bytes.
+disk: the disk is full from some moment on; the run must end with a sentence, and resume to the same bytes.
+processes: of two that train together one is killed, ended, started twice, or missing.
+
+Whatever is not as promised is counted as a failure, printed, and makes the command end with code 1.
+"""
+
+import argparse
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+
+from mutated_files import FORMATS, mutate_files
+from record import write_record
+
+TINY = (
+    "core.width=8",
+    "core.heads=1",
+    "core.hidden_multiple=8",
+    "halting.max_loops=4",
+)
+PLAY = ("num_envs=16", "rollout_steps=8", "minibatch=32")
+PUZZLE = (
+    *TINY,
+    *(f"{learner}.{field}" for learner in ("ppo", "imitation") for field in PLAY),
+    "levels.train_count=60",
+    "levels.held_out_count=20",
+    "levels.evaluate_count=10",
+    "evaluate_every=8",
+    "checkpoint_every=3",
+)
+WORLD = (
+    *TINY,
+    "gciql.batch=16",
+    "gciql.updates_per_iteration=5",
+    "gciql.hidden=[8]",
+    "data.transitions=40",
+    "data.episode_transitions=20",
+    "episodes=1",
+    "time_limit=3",
+    "evaluate_every=8",
+    "checkpoint_every=3",
+)
+ITERATIONS = 24
+RUNS = {
+    "ppo": ["boxoban", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
+    "imitation": ["rush-hour", "--learner", "imitation", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
+    "gciql": ["cube-double", "--steps", ITERATIONS * 5, "--set", *WORLD],
+}
+SECONDS_TO_NOTICE = 120
+"""In which a process must have ended after another one that it works with."""
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("fault", choices=["files", "kills", "disk", "processes"])
+    options.add_argument("--learner", choices=list(RUNS), default="ppo", help="of kills")
+    options.add_argument(
+        "--formats", nargs="*", choices=list(FORMATS), default=list(FORMATS), help="of files"
+    )
+    options.add_argument("--cases", type=int, default=20)
+    options.add_argument("--minutes", type=float, default=30.0, help="stop before, if that takes longer")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--out", type=pathlib.Path)
+    given = options.parse_args()
+    begun, deadline = time.monotonic(), time.monotonic() + 60 * given.minutes
+    with tempfile.TemporaryDirectory() as name:
+        folder = pathlib.Path(name)
+        if given.fault == "files":
+            facts = mutate_files(given.formats, given.cases, given.seed, deadline, folder)
+        elif given.fault == "kills":
+            facts = kills(given.learner, given.cases, given.seed, deadline, folder)
+        elif given.fault == "disk":
+            facts = full_disks(given.cases, given.seed, deadline, folder)
+        else:
+            facts = two_processes(given.cases, folder)
+    facts |= {"seed": given.seed, "minutes": round((time.monotonic() - begun) / 60, 1)}
+    write_record(given.out, facts)
+    sys.exit(1 if facts["failures"] else 0)
+
+
+class Run:
+    """A run by the command line, which a fault may end, and what it left behind."""
+
+    def __init__(self, folder: pathlib.Path, words: list, together: tuple = ()):
+        self.folder, self.words, self.together = folder, words, together
+        kept = folder.parent / "compiled"
+        # What is compiled for speed is not what is tested here.
+        self.env = os.environ | {
+            "JAX_COMPILATION_CACHE_DIR": str(kept),
+            "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
+            "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
+        }
+
+    def start(self) -> subprocess.Popen:
+        """Train, or resume what was begun."""
+        begun = (self.folder / "config.json").exists()
+        words = ["resume", self.folder] if begun else ["train", *self.words, "--out", self.folder]
+        command = [sys.executable, "-m", "looped_actor", *map(str, [*words, *self.together])]
+        devices = [] if self.together else ["--devices", "1"]
+        given = {"env": self.env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([*command, *devices], start_new_session=True, **given)
+
+    def finish(self) -> str:
+        """To the end; returns what it printed, and raises an error where it failed."""
+        said, _ = (process := self.start()).communicate(timeout=600)
+        if process.returncode:
+            raise RuntimeError(f"it ended with code {process.returncode}: {said[-600:]}")
+        return said
+
+    @property
+    def rows(self) -> int:
+        """Iterations that are written down."""
+        path = self.folder / "metrics.csv"
+        return len(path.read_text().splitlines()) - 1 if path.exists() else 0
+
+    @property
+    def outcome(self) -> dict[str, bytes]:
+        """All files that must be the same, whatever happened."""
+        wanted = ["metrics.csv", "policy/policy.safetensors", "policy/config.json", "provenance.json"]
+        files = [self.folder / name for name in wanted] + sorted((self.folder / "evaluations").iterdir())
+        return {str(path.relative_to(self.folder)): path.read_bytes() for path in files}
+
+
+def kill(process: subprocess.Popen) -> None:
+    """With all that it has started, at once."""
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+
+
+def reference(words: list, folder: pathlib.Path) -> tuple[dict[str, bytes], float]:
+    """What a run leaves that nothing happens to, and its seconds once everything is compiled."""
+    Run(folder / "first", words).finish()
+    started = time.monotonic()
+    (whole := Run(folder / "whole", words)).finish()
+    return whole.outcome, time.monotonic() - started
+
+
+def compare(run: Run, whole: dict[str, bytes]) -> str:
+    """Whether it ended in the same bytes: "equal", or in which it did not."""
+    try:
+        run.finish()
+        found = run.outcome
+    except (RuntimeError, OSError, subprocess.TimeoutExpired) as error:
+        return f"not resumed: {error}"
+    other = sorted(name for name in whole.keys() | found.keys() if whole.get(name) != found.get(name))
+    return f"other bytes in {', '.join(other)}" if other else "equal"
+
+
+def kills(learner: str, cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
+    """One kill in each run, at moments that are spread evenly, from its start to its end."""
+    whole, seconds = reference(RUNS[learner], folder)
+    chance, outcomes, done = random.Random(seed), Counter(), []
+    order = list(range(cases))
+    chance.shuffle(order)  # so that the moments of a study that is cut short are spread as well
+    for slot in order:
+        if time.monotonic() > deadline:
+            break
+        moment = (slot + chance.random()) / cases * seconds
+        run = Run(folder / f"killed{slot}", RUNS[learner])
+        process = run.start()
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(moment)
+        kill(process)
+        done.append({"second": round(moment, 2), "iterations": run.rows, "outcome": compare(run, whole)})
+        outcomes["equal" if done[-1]["outcome"] == "equal" else "failed"] += 1
+        print(f"{len(done)} of {cases}: {done[-1]}", flush=True)
+        shutil.rmtree(run.folder, ignore_errors=True)
+    return {
+        "learner": learner,
+        "seconds_of_a_run": round(seconds, 1),
+        "asked": cases,
+        "kills": len(done),
+        "equal": outcomes["equal"],
+        "failures": [one for one in done if one["outcome"] != "equal"],
+        "moments": sorted(one["second"] for one in done),
+    }
+
+
+def full_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
+    """The disk is filled at a random iteration, and emptied after the run has ended."""
+    whole, _ = reference(RUNS["ppo"], folder)
+    chance, done = random.Random(seed), []
+    for case in range(cases):
+        if time.monotonic() > deadline:
+            break
+        disk = folder / f"disk{case}"
+        disk.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
+        try:
+            run, iteration = Run(disk / "run", RUNS["ppo"]), chance.randrange(ITERATIONS - 2)
+            run.env["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
+            done.append({"iteration": iteration, "outcome": fill(run, iteration, disk / "ballast", whole)})
+        finally:
+            subprocess.run(["umount", "--lazy", str(disk)], check=True)
+        print(f"{len(done)} of {cases}: {done[-1]}", flush=True)
+    failures = [one for one in done if one["outcome"] != "equal"]
+    return {"asked": cases, "disks": len(done), "equal": len(done) - len(failures), "failures": failures}
+
+
+def fill(run: Run, iteration: int, ballast: pathlib.Path, whole: dict[str, bytes]) -> str:
+    """A run on a disk that is full from an iteration on; then resumed, with room."""
+    process = run.start()
+    while run.rows < iteration and process.poll() is None:
+        time.sleep(0.002)
+    with suppress(OSError), ballast.open("wb", buffering=0) as file:
+        while True:
+            file.write(bytes(512))
+    try:
+        said, _ = process.communicate(timeout=SECONDS_TO_NOTICE)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        return "it hung"
+    ballast.unlink()
+    if process.returncode != 2 or "Traceback" in said or "looped-actor: " not in said:
+        return f"it ended with code {process.returncode}: {said[-600:]}"
+    return compare(run, whole)
+
+
+def two_processes(count: int, folder: pathlib.Path) -> dict:
+    """What happens to the other of two, in the first cases of six. Of a single case nothing is resumed."""
+    whole, cases = Pair(folder / "whole"), {}
+    if count > 1:
+        whole.finish()
+
+    def resumed(victim: int, number: signal.Signals) -> Callable[[Pair], dict]:
+        def case(pair: Pair) -> dict:
+            facts = pair.lose(victim, number)
+            if count == 1:
+                return facts
+            pair.finish()
+            other = {} if pair.outcome == whole.outcome else {"failure": "it was resumed to other bytes"}
+            return facts | other
+
+        return case
+
+    for name, case in [
+        ("the second is killed", resumed(1, signal.SIGKILL)),
+        ("the first is killed", resumed(0, signal.SIGKILL)),
+        ("the second is asked to end", resumed(1, signal.SIGTERM)),
+        ("the first is started twice", Pair.twice),
+        ("the first is missing", lambda pair: pair.alone(1)),
+        ("the second is missing", lambda pair: pair.alone(0)),
+    ][:count]:
+        cases[name] = case(Pair(folder / name.replace(" ", "_")))
+        print(f"{name}: {cases[name]}", flush=True)
+    failures = [{name: case} for name, case in cases.items() if "failure" in case]
+    return {"cases": cases, "failures": failures}
+
+
+class Pair:
+    """Two processes that train one run together."""
+
+    def __init__(self, folder: pathlib.Path):
+        with socket.create_server(("127.0.0.1", 0)) as free:
+            self.port = free.getsockname()[1]
+        self.folder = folder
+
+    def run(self, process: int) -> Run:
+        """One of the two."""
+        place = ("--coordinator", f"127.0.0.1:{self.port}", "--processes", 2, "--process", process)
+        return Run(self.folder, RUNS["ppo"], place)
+
+    def finish(self) -> None:
+        """Both, to the end."""
+        both = [self.run(0).start(), self.run(1).start()]
+        said = [process.communicate(timeout=600)[0] for process in both]
+        if any(process.returncode for process in both):
+            raise RuntimeError(f"they ended with {[p.returncode for p in both]}: {said[0][-600:]}")
+
+    @property
+    def outcome(self) -> dict[str, bytes]:
+        """All files that must be the same."""
+        return self.run(0).outcome
+
+    def lose(self, victim: int, number: signal.Signals) -> dict:
+        """Send a signal to one in the middle of the run, and see how the other one ends."""
+        both = [self.run(0).start(), self.run(1).start()]
+        while self.run(0).rows < ITERATIONS // 2 and both[0].poll() is None:
+            time.sleep(0.01)
+        both[victim].send_signal(number)
+        return self._ended(both[1 - victim], both[victim], wanted=0 if number == signal.SIGTERM else 2)
+
+    def alone(self, process: int) -> dict:
+        """One that waits for another that never comes."""
+        return self._ended(self.run(process).start(), limit=300, advice="process")
+
+    def twice(self) -> dict:
+        """A second one that says it is the first."""
+        first = self.run(0).start()
+        time.sleep(5)
+        found = self._ended(self.run(0).start(), advice="--process 0")
+        kill(first)
+        return found
+
+    def _ended(
+        self,
+        process: subprocess.Popen,
+        other: subprocess.Popen | None = None,
+        *,
+        wanted: int = 2,
+        advice: str = "resume",
+        limit: float = SECONDS_TO_NOTICE,
+    ) -> dict:
+        started = time.monotonic()
+        try:
+            said, _ = process.communicate(timeout=limit)
+        except subprocess.TimeoutExpired:
+            kill(process)
+            return {"failure": f"it had not ended after {limit} seconds"}
+        finally:
+            if other is not None:
+                with suppress(subprocess.TimeoutExpired):
+                    other.communicate(timeout=SECONDS_TO_NOTICE)
+                kill(other)
+        facts = {"seconds": round(time.monotonic() - started, 1), "code": process.returncode}
+        if process.returncode != wanted or (wanted and advice not in said):
+            return facts | {"failure": said[-600:]}
+        return facts
+
+
+if __name__ == "__main__":
+    main()

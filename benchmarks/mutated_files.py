@@ -1,0 +1,408 @@
+"""Mutated files of every format that the package reads: samples, mutations, and workers that open them."""
+
+import json
+import multiprocessing
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import time
+import traceback
+from collections import Counter
+from collections.abc import Callable
+from typing import NamedTuple
+
+MEMORY = 4 * 2**30
+"""Bytes that opening files may add to a process."""
+SECONDS = 30
+"""Time that opening a file may take."""
+WORKERS = 2
+ODD = [
+    None,
+    True,
+    -1,
+    0,
+    1,
+    2**31,
+    2**63,
+    10**30,
+    1e308,
+    float("nan"),
+    "",
+    "\x1b[31m",
+    "{{",
+    [],
+    {},
+    [[]],
+    "x" * 999,
+]
+WORDS = [
+    b"0",
+    b"-1",
+    b"99999999999999999999",
+    b"1e308",
+    b"null",
+    b"[]",
+    b"{",
+    b'"',
+    b"\x00",
+    b"\xff\xff",
+    b"\n",
+]
+
+
+class Format(NamedTuple):
+    """How to make a sample in a folder, and how to open what became of it."""
+
+    make: Callable[[pathlib.Path], None]
+    open: Callable[[pathlib.Path], object]
+    share: float = 1.0
+    """Cases of it, relative to others: some are slow to open."""
+
+
+def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
+    """Open mutated files in worker processes; returns how often what happened, by format."""
+    spawn = multiprocessing.get_context("spawn")
+    for name in formats:
+        FORMATS[name].make(place := folder / "samples" / name)
+        FORMATS[name].open(place)  # what is whole must load
+    shares = sum(FORMATS[name].share for name in formats)
+    counts: dict[str, Counter] = {name: Counter() for name in formats}
+    failures: list[dict] = []
+    jobs = [(name, max(1, round(cases * FORMATS[name].share / shares))) for name in formats]
+    for name, count in jobs:
+        told, slots = spawn.Queue(), []
+        for worker in range(WORKERS):
+            at = spawn.Value("q", worker)
+            until = time.monotonic() + (deadline - time.monotonic()) * count / sum(
+                n for other, n in jobs[jobs.index((name, count)) :]
+            )
+            slots.append([at, None, until])
+        while True:
+            for worker, slot in enumerate(slots):
+                at, process, until = slot
+                if process is not None and process.is_alive():
+                    continue
+                if process is not None and process.exitcode:
+                    failures.append({"format": name, "case": at.value, "died": process.exitcode})
+                    at.value += WORKERS
+                if at.value < count and time.monotonic() < until and (process is None or process.exitcode):
+                    left = until - time.monotonic()
+                    given = (name, seed, count, left, folder, worker, at, told)
+                    slot[1] = spawn.Process(target=_work, args=given)
+                    slot[1].start()
+            while not told.empty():
+                seen, bad = told.get()
+                counts[name].update(seen)
+                failures += bad
+            if not any(process and process.is_alive() for _, process, _ in slots) and told.empty():
+                break
+            time.sleep(0.05)
+        print(f"{name}: {sum(counts[name].values()):,} of {count:,}: {dict(counts[name])}", flush=True)
+    return {
+        "cases": sum(sum(one.values()) for one in counts.values()),
+        "asked": cases,
+        "outcomes": {name: dict(one) for name, one in counts.items()},
+        "failures": failures[:50],
+        "failed": len(failures),
+    }
+
+
+def _work(name, seed, count, seconds, folder, worker, at, told) -> None:
+    """In a process of its own: every other case, from where the last process stopped."""
+    place, sample = folder / f"{name}-{worker}", folder / "samples" / name
+    shutil.rmtree(place, ignore_errors=True)
+    shutil.copytree(sample, place)
+    originals = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
+    FORMATS[name].open(place)  # imports and compiles what it needs
+    virtual = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
+    signal.signal(signal.SIGALRM, _too_long)
+    until, seen, bad, counted = time.monotonic() + seconds, Counter(), [], time.monotonic()
+    while at.value < count and time.monotonic() < until:
+        chance = random.Random(f"{seed}/{name}/{at.value}")
+        path = chance.choice(list(originals))
+        path.write_bytes(mutated(originals[path], chance))
+        outcome, why = _outcome(FORMATS[name].open, place)
+        seen[outcome] += 1
+        if outcome == "failed":
+            bad.append({"format": name, "case": at.value, "file": path.name, "why": why})
+        path.write_bytes(originals[path])
+        at.value += WORKERS
+        if time.monotonic() - counted > 2:
+            told.put((seen, bad))
+            seen, bad, counted = Counter(), [], time.monotonic()
+    told.put((seen, bad))
+    at.value = count  # this part is done
+
+
+def _too_long(number, frame) -> None:
+    raise InterruptedError(f"it took longer than {SECONDS} seconds")
+
+
+def _outcome(opening: Callable, place: pathlib.Path) -> tuple[str, str]:
+    from looped_actor.codec import ConfigError
+    from looped_actor.files import FileError
+
+    signal.setitimer(signal.ITIMER_REAL, SECONDS)
+    try:
+        opening(place)
+    except (FileError, ConfigError) as error:
+        return ("refused", "") if len(str(error)) < 2000 else ("failed", f"a long message: {error!s:.200}")
+    except ValueError as error:
+        raised = traceback.extract_tb(error.__traceback__)[-1].filename
+        return ("refused" if "looped_actor" in raised else "failed"), repr(error)[:300]
+    except BaseException as error:
+        return "failed", f"{error!r:.300} at {traceback.extract_tb(error.__traceback__)[-1]}"
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+    return "loaded", ""
+
+
+def mutated(data: bytes, chance: random.Random) -> bytes:
+    """Some bytes with a few things changed in them; JSON, also inside of other formats, also as JSON."""
+    if chance.random() < 0.4:
+        changed = _with_other_json(data, chance)
+        if changed is not None:
+            return changed
+    data = bytearray(data)
+    for _ in range(chance.randint(1, 4)):
+        at = chance.randrange(len(data) + 1)
+        few = chance.choice([1, 2, 4, 8, 64])
+        match chance.randrange(7):
+            case 0 if data:
+                data[min(at, len(data) - 1)] ^= 1 << chance.randrange(8)
+            case 1:
+                data[at:at] = chance.randbytes(few)
+            case 2:
+                del data[at : at + few]
+            case 3:
+                del data[at:]
+            case 4:
+                data[at : at + few] = chance.choice(WORDS)
+            case 5:
+                other = chance.randrange(len(data) + 1)
+                data[at:at] = data[other : other + few]
+            case _:
+                data[at : at + few] = bytes(few)
+    return bytes(data)
+
+
+def _with_other_json(data: bytes, chance: random.Random) -> bytes | None:
+    """The same with one value of its JSON replaced: that of a file, or of a header of safetensors."""
+    size = int.from_bytes(data[:8], "little")
+    header = 8 < size < len(data) and data[8:9] == b"{"
+    try:
+        whole = json.loads(data[8 : 8 + size] if header else data)
+    except (ValueError, UnicodeDecodeError):
+        return None
+    metadata = whole.get("__metadata__") if header and isinstance(whole, dict) else None
+    if metadata and chance.random() < 0.7:
+        name = chance.choice(list(metadata))
+        try:
+            inner = json.loads(metadata[name])
+        except ValueError:
+            inner = metadata[name]
+        metadata[name] = json.dumps(_replaced(inner, chance))
+    else:
+        whole = _replaced(whole, chance)
+    text = json.dumps(whole).encode()
+    return len(text).to_bytes(8, "little") + text + data[8 + size :] if header else text
+
+
+def _replaced(value, chance: random.Random):
+    """A value of JSON with an odd one somewhere in it."""
+    inside = value if isinstance(value, dict | list) and value else None
+    if inside is None or chance.random() < 0.1:
+        return chance.choice(ODD)
+    key = chance.choice(list(inside)) if isinstance(inside, dict) else chance.randrange(len(inside))
+    if isinstance(inside, dict) and chance.random() < 0.1:
+        inside[chance.choice(["later", "", "type", "\x00"])] = chance.choice(ODD)
+    else:
+        inside[key] = _replaced(inside[key], chance)
+    return inside
+
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def _policy(place: pathlib.Path) -> None:
+    shutil.copytree(ROOT / "results" / "micro_rush_hour" / "policy", place)
+
+
+def _load_policy(place: pathlib.Path) -> object:
+    import looped_actor
+
+    return looped_actor.load_policy(place)
+
+
+def _configs(place: pathlib.Path) -> None:
+    from looped_actor.configs.presets import preset
+    from looped_actor.configs.runs import write_config
+
+    write_config(preset("boxoban", "paper"), place / "a.json")
+    write_config(preset("rush-hour", "micro", learner="imitation"), place / "b.json")
+    write_config(preset("cube-double", "paper"), place / "c.json")
+
+
+def _read_configs(place: pathlib.Path) -> object:
+    from looped_actor.configs.runs import read_config
+
+    return [read_config(place / name) for name in ("a.json", "b.json", "c.json")]
+
+
+def _bank(place: pathlib.Path) -> None:
+    from looped_actor.levels import make_bank, solve_bank, starter_bank, write_bank, write_solutions
+
+    for game in ("boxoban", "rush-hour"):
+        whole = starter_bank(game)
+        few = {"source": whole.info.source, "licence": whole.info.licence}
+        bank = make_bank(whole.game, whole.cells(slice(0, 4)), **few)
+        write_bank(bank, place / f"{game}.levels")
+        write_solutions(solve_bank(bank), place.parent / "solutions" / f"{game}.solutions")
+
+
+def _open_banks(place: pathlib.Path) -> object:
+    from looped_actor.levels import open_bank
+
+    banks = [open_bank(place / f"{game}.levels") for game in ("boxoban", "rush-hour")]
+    return [bank.check() for bank in banks]
+
+
+def _open_solutions(place: pathlib.Path) -> object:
+    from looped_actor.levels import open_solutions
+
+    found = [open_solutions(place / f"{game}.solutions") for game in ("boxoban", "rush-hour")]
+    return [[one.moves(i) for i in range(len(one))] for one in found]
+
+
+def _solutions(place: pathlib.Path) -> None:
+    if not place.exists():
+        _bank(place.parent / "banks")
+
+
+def _datasets(place: pathlib.Path) -> None:
+    import numpy as np
+
+    place.mkdir(parents=True)
+    chance = np.random.default_rng(0)
+    arrays = {
+        "observations": chance.normal(size=(20, 3)).astype(np.float32),
+        "actions": chance.uniform(-1, 1, (20, 2)).astype(np.float32),
+        "terminals": np.arange(20) % 10 == 9,
+    }
+    np.savez(place / "a.npz", **arrays)
+    np.savez_compressed(place / "b.npz", **arrays)
+
+
+def _open_datasets(place: pathlib.Path) -> object:
+    from looped_actor.offline import open_dataset
+
+    try:
+        return [open_dataset(place / "a.npz"), open_dataset(place / "b.npz", mapped=True)]
+    finally:
+        shutil.rmtree(place / "b.unpacked", ignore_errors=True)
+
+
+def _latents(place: pathlib.Path) -> None:
+    import numpy as np
+
+    from looped_actor.analysis.latents import FORMAT, HEADER
+
+    place.mkdir(parents=True)
+    about = {"source": "x", "states": 4, "tokens": 3, "width": 2, "places": [0, 1], "done": 4}
+    (place / HEADER).write_text(json.dumps({"format": FORMAT, **about}))
+    for name in ("input.npy", "loop_01.npy"):
+        np.save(place / name, np.zeros((4, 3, 2), np.float16))
+
+
+def _open_latents(place: pathlib.Path) -> object:
+    from looped_actor.analysis.latents import open_latents
+
+    latents = open_latents(place)
+    return [latents.at(one).sum() for one in latents.info.places]
+
+
+def _probes(place: pathlib.Path) -> None:
+    import numpy as np
+
+    from looped_actor.analysis.probes import Probe, ProbeConfig, ProbeSet, write_probes
+
+    arrays = [np.zeros((1, 2, 3), np.float32) for _ in Probe._fields]
+    write_probes(ProbeSet(Probe(*arrays), (1,), (1, 2), 4), ProbeConfig(), place / "a.probes")
+
+
+def _read_probes(place: pathlib.Path) -> object:
+    from looped_actor.analysis.probes import read_probes
+
+    return read_probes(place / "a.probes")
+
+
+def _checkpoints(place: pathlib.Path) -> None:
+    import jax.numpy as jnp
+
+    from looped_actor.training.checkpoint import Bookmark, Checkpoints
+
+    checkpoints = Checkpoints(place, "mine")
+    checkpoints.save({"a": jnp.zeros(3), "b": jnp.ones((2, 2))}, Bookmark(1, 10, 100, "mine"))
+    checkpoints.close()
+
+
+def _read_checkpoints(place: pathlib.Path) -> object:
+    import logging
+
+    from looped_actor.training.checkpoint import Checkpoints
+
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    return Checkpoints(place, "mine", read_only=True).read()
+
+
+def _run_folder(place: pathlib.Path) -> None:
+    source = ROOT / "results" / "micro_rush_hour"
+    place.mkdir(parents=True)
+    shutil.copy(source / "policy" / "config.json", place / "config.json")
+    (place / "provenance.json").write_text(json.dumps({"train": "0" * 64, "held_out": "1" * 64}))
+    facts = {"success": 0.5, "interval_95": [0.2, 0.8], "loops": 3.0, "levels": 10, "solved": 5}
+    for steps in (10, 20):
+        path = place / "evaluations" / f"{steps:012d}.json"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(json.dumps(facts))
+
+
+def _read_run_folder(place: pathlib.Path) -> object:
+    from looped_actor.analysis.compare import evaluation_rows
+    from looped_actor.configs.runs import read_provenance
+    from looped_actor.runs.folder import fingerprint_of, read_run
+
+    return read_run(place), read_provenance(place), fingerprint_of(place), evaluation_rows([place])
+
+
+def _texts(place: pathlib.Path) -> None:
+    place.mkdir(parents=True)
+    level = (
+        "##########\n#@ $   . #\n#   $  . #\n#   $  . #\n#   $  . #\n" + "#        #\n" * 4 + "##########\n"
+    )
+    (place / "boxoban.txt").write_text("; 0\n" + level + "\n; 1\n" + level)
+    (place / "rush.txt").write_text("10 IBBxooIooLDDJAALooJoKEEMFFKooMGGHHHM 2332\n")
+
+
+def _read_texts(place: pathlib.Path) -> object:
+    from looped_actor.levels.sources import read_boxoban_file, read_rush_hour_database
+
+    return read_boxoban_file(place / "boxoban.txt"), read_rush_hour_database(place / "rush.txt")
+
+
+FORMATS = {
+    "texts": Format(_texts, _read_texts, 2),
+    "configs": Format(_configs, _read_configs, 2),
+    "banks": Format(_bank, _open_banks, 2),
+    "solutions": Format(_solutions, _open_solutions, 2),
+    "datasets": Format(_datasets, _open_datasets, 1),
+    "latents": Format(_latents, _open_latents, 2),
+    "probes": Format(_probes, _read_probes, 2),
+    "run_folders": Format(_run_folder, _read_run_folder, 1),
+    "policies": Format(_policy, _load_policy, 0.02),
+    "checkpoints": Format(_checkpoints, _read_checkpoints, 0.02),
+}
+"""Files that may come from strangers, by name."""
