@@ -358,7 +358,7 @@ def read_provenance(folder: pathlib.Path) -> dict[str, str]:
         return {}
     data = read_json(folder / CONFIG_FILE)  # where runs had their checksums before there was such a file
     part = data.get("levels", data.get("data", {})) if isinstance(data, dict) else {}
-    found = {split: part.get(f"{split}_checksum") for split in SPLITS}
+    found = {split: part.get(f"{split}_checksum") if isinstance(part, dict) else None for split in SPLITS}
     return {split: value for split, value in found.items() if isinstance(value, str) and value}
 
 
