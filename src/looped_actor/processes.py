@@ -28,6 +28,7 @@ from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 import numpy as np
 import safetensors.numpy
 
+from looped_actor.checks import brief
 from looped_actor.files import write_whole
 
 Arrays = dict[str, np.ndarray]
@@ -297,7 +298,7 @@ class RayTasks:
             try:
                 told.set_result(_result(answer.result()))
             except Exception as error:
-                died = ChildProcessError(f"its worker died: {str(error).splitlines()[0]}")
+                died = ChildProcessError(f"its worker died ({brief(getattr(error, 'cause', None) or error)})")
                 told.set_exception(error if isinstance(error, WorkError) else died)
 
         self._run.remote(work, arguments).future().add_done_callback(tell)

@@ -21,7 +21,7 @@ UNOPTIMISED = {"XLA_FLAGS": QUICK_TO_COMPILE}  # where compiling is most of the 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
     clean = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | environment
-    return subprocess.run(command, capture_output=True, text=True, timeout=300, env=clean, cwd=ROOT)
+    return subprocess.run(command, capture_output=True, text=True, timeout=900, env=clean, cwd=ROOT)
 
 
 def command(monkeypatch, *words):

@@ -178,7 +178,8 @@ def run_block(kind, code, monkeypatch):
             exec(compile(code, "a block of the handbook", "exec"), {"__name__": "block"})
         return
     for words in [] if code.startswith(NOT_RUN) else lines(code):
-        if "--devices" in words:  # this process has one
+        # This process has one device, checks types, which `bench` times, and MuJoCo without pictures.
+        if "--devices" in words or words[1] == "bench" or "film" in words:
             subprocess.run([*COMMAND, *smaller(words[1:])], check=True, timeout=600)
         elif words[0] == "looped-actor":
             command(monkeypatch, *smaller(words[1:]))

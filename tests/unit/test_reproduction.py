@@ -135,7 +135,8 @@ def save_when_asked(folder):
 @pytest.mark.parametrize("kind", [Processes, pytest.param(RayTasks, marks=thorough)])
 def test_what_dies_is_tried_again_and_what_fails_is_not(kind, tmp_path, monkeypatch):
     """Also over a real Ray, on this machine."""
-    monkeypatch.setenv("PYTHONPATH", str(pathlib.Path(__file__).parent))  # where Ray's workers find `fail`
+    here = pathlib.Path(__file__).parent  # where Ray's workers find `fail`, and what this file imports
+    monkeypatch.setenv("PYTHONPATH", f"{here}:{here.parent}")
     seen = []
     with kind(workers=2, retries=2) as pool:
         assert len(pool.submit(die_twice, tmp_path).result()) >= 1

@@ -34,7 +34,11 @@ def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
     if world not in WORLDS:
         raise ValueError(f"there is no world {world!r}; there are {', '.join(WORLDS)}")
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
-        os.environ.setdefault("MUJOCO_GL", "egl" if pictures else "disable")
+        chosen = os.environ.setdefault("MUJOCO_GL", "egl" if pictures else "disable")
+        if pictures and chosen == "disable":
+            raise ValueError(
+                "MuJoCo was started without pictures here: set MUJOCO_GL=egl before, or film in a new process"
+            )
     try:
         import ogbench
     except ImportError as error:
