@@ -21,7 +21,6 @@ from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
-from looped_actor.files import check_writable
 from looped_actor.version import __version__
 
 app = tyro.extras.SubcommandApp()
@@ -79,4 +78,6 @@ def _check_options(arguments: list[str]) -> None:
             raise ValueError(f"{option} is given twice; give it once, with all of its values")
     for option, value in itertools.pairwise(arguments):
         if option == "--out":
+            from looped_actor.files import check_writable  # which --help need not wait for
+
             check_writable(pathlib.Path(value))  # before hours of work
