@@ -41,24 +41,28 @@ def check_writable(path: pathlib.Path) -> None:
 
 def write_whole(path: str | os.PathLike, data: bytes) -> None:
     """Write a file, and its folder if need be. It has its name only when it is whole, and on disk."""
+    with writing(path) as unfinished:
+        unfinished.write_bytes(data)
+
+
+@contextmanager
+def writing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
+    """A place to write a file at; it gets its name at the end, if there was no error.
+
+    By then its bytes are on disk, so that a power cut leaves the old file or the new one.
+    """
     path = pathlib.Path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
         raise ValueError(_IRREGULAR.format(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
     try:
-        with unfinished.open("wb") as file:
-            file.write(data)
-        publish(unfinished, path)
+        yield unfinished
+        _sync(unfinished)
+        os.replace(unfinished, path)
+        _sync(path.parent)
     finally:
         unfinished.unlink(missing_ok=True)
-
-
-def publish(unfinished: pathlib.Path, path: pathlib.Path) -> None:
-    """Give a file its name once its bytes are on disk, so that a power cut leaves the old one or the new."""
-    _sync(unfinished)
-    os.replace(unfinished, path)
-    _sync(path.parent)
 
 
 def _sync(path: pathlib.Path) -> None:

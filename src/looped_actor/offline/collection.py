@@ -17,7 +17,7 @@ import safetensors.numpy
 from numpy.lib import format as npy
 
 from looped_actor.checks import at_least_one
-from looped_actor.files import UNFINISHED, publish
+from looped_actor.files import writing
 from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, make_world
 from looped_actor.processes import Arrays, Progress, forget, no_progress, run_batches
 
@@ -184,8 +184,7 @@ def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
             with safetensors.safe_open(part, framework="numpy") as file:
                 yield np.ascontiguousarray(file.get_tensor(key))
 
-    unfinished = path.with_name(path.name + UNFINISHED)
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
+    with writing(path) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
         for key in keys:
             rows = sum(len(piece) for piece in pieces(key))
             like = next(pieces(key))
@@ -195,7 +194,6 @@ def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
                 npy.write_array_header_1_0(member, about | {"shape": (rows, *like.shape[1:])})
                 for piece in pieces(key):
                     member.write(piece.tobytes())
-    publish(unfinished, path)
 
 
 def download(world: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:

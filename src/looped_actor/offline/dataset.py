@@ -18,14 +18,7 @@ from jaxtyping import Array, Int, Shaped
 from numpy.lib import format as npy
 
 from looped_actor.checks import shown
-from looped_actor.files import (
-    MOST_TENSOR_BYTES,
-    UNFINISHED,
-    FileError,
-    file_checksum,
-    publish,
-    reading,
-)
+from looped_actor.files import MOST_TENSOR_BYTES, FileError, file_checksum, reading, writing
 
 _ROWS_AT_ONCE = 100_000
 
@@ -165,12 +158,6 @@ def _unpacked(
 ) -> pathlib.Path:
     whole = path.with_name(path.stem + ".unpacked") / f"{key}-{member.filename}"
     if not whole.exists() or whole.stat().st_size != member.file_size:
-        whole.parent.mkdir(exist_ok=True)
-        unfinished = whole.with_name(f"{whole.name}.{os.getpid()}{UNFINISHED}")
-        try:
-            with archive.open(member) as packed, unfinished.open("wb") as file:
-                shutil.copyfileobj(packed, file, 2**20)
-            publish(unfinished, whole)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with archive.open(member) as packed, writing(whole) as unfinished, unfinished.open("wb") as file:
+            shutil.copyfileobj(packed, file, 2**20)
     return whole

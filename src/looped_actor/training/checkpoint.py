@@ -5,8 +5,11 @@ or another number of environments is recognised by its names and shapes, and not
 """
 
 import contextlib
+import errno
 import logging
 import pathlib
+import shutil
+import traceback
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, fields
 from typing import Any
@@ -58,7 +61,7 @@ class Checkpoints:
         read_only: bool = False,
         best_by: str = "success",
     ):
-        logging.getLogger("absl").setLevel(logging.ERROR)  # it warns of every save without an evaluation
+        _quiet()
         self.folder, self.fingerprint, self._best_by = folder.absolute(), fingerprint, best_by
         if read_only and not folder.is_dir():
             raise CheckpointError(f"{folder}: there is no checkpoint here yet")
@@ -83,6 +86,7 @@ class Checkpoints:
         named = named_leaves(state)
         told = asdict(bookmark) | {"checksum": _checksum(named)}
         with self._writing():
+            _check_room(self.folder, sum(leaf.nbytes for leaf in named.values()))
             self._manager.save(
                 bookmark.iteration,
                 args=ocp.args.Composite(
@@ -99,7 +103,6 @@ class Checkpoints:
         try:
             yield
         except Exception as error:
-            logging.getLogger("asyncio").setLevel(logging.CRITICAL)  # or each array tells of it once more
             raise OSError(f"{self.folder}: a checkpoint could not be written: {brief(error)}") from error
 
     @property
@@ -201,6 +204,24 @@ class Checkpoints:
         """Wait, then release what is held."""
         with self._writing():
             self._manager.close()
+
+
+def _quiet() -> None:
+    """Orbax warns of every save without an evaluation, and tells of an error before and after raising it."""
+    logging.getLogger("absl").setLevel(logging.CRITICAL)
+    logging.getLogger("asyncio").addFilter(_not_of_orbax)  # a filter is added once, however often it is
+
+
+def _not_of_orbax(record: logging.LogRecord) -> bool:
+    trace = record.exc_info[2] if record.exc_info else None
+    frames = [frame.f_code.co_filename for frame, _ in traceback.walk_tb(trace)]
+    return not any("orbax" in place for place in (record.getMessage(), *frames))
+
+
+def _check_room(folder: pathlib.Path, wanted: int) -> None:
+    """Before Orbax begins: its threads do not end quietly once the disk is full under them."""
+    if (free := shutil.disk_usage(folder).free) < wanted:
+        raise OSError(errno.ENOSPC, f"it takes {wanted:,} bytes, and {free:,} are free")
 
 
 @contextlib.contextmanager
