@@ -3,18 +3,20 @@
 One mesh axis, `DATA`, over every device of every process: one laptop core and a pod run one program.
 """
 
+import functools
 import math
 import os
 import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
 
 import jax
 import numpy as np
+from jax import core
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from looped_actor.checks import brief, shown
@@ -36,6 +38,11 @@ def all_devices(count: int | None = None) -> Mesh:
         if not 1 <= count <= fewest:
             raise ValueError(f"{count} devices were asked for, and there are {fewest}")
         devices = [device for some in own.values() for device in some[:count]]
+    return mesh_of(devices)
+
+
+def mesh_of(devices: Sequence[Any]) -> Mesh:
+    """Devices as the one mesh that everything runs on."""
     return Mesh(np.array(devices), (DATA,), axis_types=(AxisType.Auto,))
 
 
@@ -53,6 +60,28 @@ def shardings(mesh: Mesh, specs: Any) -> Any:
     return jax.tree.map(
         lambda spec: NamedSharding(mesh, spec), specs, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec)
     )
+
+
+@functools.cache
+def are_here(mesh: Mesh) -> bool:
+    """Whether something can run on these devices. One can compile for others."""
+    first = mesh.devices.flat[0]
+    try:
+        return first in jax.devices(first.platform)
+    except RuntimeError:  # no such backend
+        return False
+
+
+def shapes_on(mesh: Mesh, tree: Any, specs: Any) -> Any:
+    """The shapes of a pytree, where specifications say that it would lie."""
+
+    def put(spec: PartitionSpec, part: Any) -> Any:
+        sharding = NamedSharding(mesh, spec)
+        return jax.tree.map(
+            lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), part
+        )
+
+    return jax.tree.map(put, specs, tree, is_leaf=lambda leaf: isinstance(leaf, PartitionSpec))
 
 
 def on_every_device(mesh: Mesh, tree: Any) -> Any:
@@ -79,10 +108,17 @@ def on_one_device(tree: Any) -> Any:
 
 
 def placed(mesh: Mesh, tree: Any, spec: PartitionSpec) -> Any:
-    """A pytree that this process holds whole, put where a specification says. All must hold the same."""
-    sharding = NamedSharding(mesh, spec)
+    """A pytree that this process holds whole, put where a specification says. All must hold the same.
 
-    def put(leaf: Any) -> jax.Array:
+    On devices that are not here, only shapes can lie; and what is traced stays as it is.
+    """
+    sharding, here = NamedSharding(mesh, spec), are_here(mesh)
+
+    def put(leaf: Any) -> Any:
+        if isinstance(leaf, core.Tracer):
+            return leaf
+        if not here:
+            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
         host = np.asarray(leaf)
         return jax.make_array_from_callback(host.shape, sharding, lambda index: host[index])
 

@@ -29,7 +29,7 @@ from looped_actor.devices import EVERYWHERE, on_each_device, on_every_device
 from looped_actor.evaluation.levels import LevelEnvironment, LevelPlayer
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.loop import FrozenScan, OpenLoop, Streaming
-from looped_actor.loop.packing import default_chunk
+from looped_actor.loop.hardware import default_chunk
 from looped_actor.processes import default_workers
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import Policy

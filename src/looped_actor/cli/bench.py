@@ -1,4 +1,4 @@
-"""`looped-actor bench`: timings, as ratios taken in one run."""
+"""`looped-actor bench`: timings, as ratios taken in one run; `looped-actor plan`: times of other chips."""
 
 import dataclasses
 import json
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from looped_actor.cli.shared import DeviceOptions, Json
+from looped_actor.cli.train import RunOptions
 
 if TYPE_CHECKING:
     from looped_actor.bench.work import Saving
@@ -46,10 +47,9 @@ def loop(
       as_json: Print one JSON object, keyed by depth distribution, instead of a table.
     """
     from rich.console import Console
-    from rich.table import Table
 
-    from looped_actor.bench.depths import MAX_LOOPS
     from looped_actor.bench.gradient import LoopBench, bench_loop
+    from looped_actor.bench.tables import gradient_table
 
     preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
@@ -61,16 +61,7 @@ def loop(
         print(json.dumps({name: timing._asdict() for name, timing in timings.items()}))
         return
 
-    table = Table(
-        title=f"time of a gradient of {bench.batch} examples, relative to a frozen scan of {MAX_LOOPS} loops"
-    )
-    table.add_column("loops like", no_wrap=True)
-    for title in ("mean", "mean/16", "Packed", "Iso-FLOPs", "Packed/\nchunked", "executed/\nasked"):
-        table.add_column(title, justify="right")
-    for name, t in timings.items():
-        ratios = (t.mean_loops / MAX_LOOPS, *t[1:])
-        table.add_row(name, f"{t.mean_loops:.1f}", *("-" if r is None else f"{r:.3f}" for r in ratios))
-    Console().print(table)
+    Console().print(gradient_table(timings, bench.batch))
 
 
 @dataclass(frozen=True)
@@ -145,6 +136,9 @@ def evaluate(*, work: WorkOptions) -> None:
 def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOptions) -> None:
     """Time some work and print it; `main` is what the JSON is about, the others are within it."""
     begin = time.perf_counter()
+    from rich.console import Console
+
+    from looped_actor.bench.tables import savings_table
     from looped_actor.bench.work import Turns, asked_work, policy_work
     from looped_actor.levels import open_bank
     from looped_actor.runs.folder import load_policy
@@ -164,37 +158,7 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
         about = {"work": main, "policy": what, "devices": mesh.size}
         print(json.dumps({**about, **savings[main]._asdict(), **rest}))
     else:
-        _print_savings(savings, what, mesh.size)
-
-
-def _print_savings(savings: dict[str, "Saving"], what: str, devices: int) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
-    cap = next(iter(savings.values())).max_loops
-    many = "device" if devices == 1 else "devices"
-    table = Table(title=f"{what}, {devices} {many}: time relative to {cap} loops for all")
-    table.add_column("", no_wrap=True)
-    titles = (
-        "mean loops",
-        f"ideal\n(mean/{cap})",
-        "looped",
-        "Iso-FLOPs",
-        "executed/\nasked",
-        "loops/s\nover bare",
-    )
-    for title in titles:
-        table.add_column(title, justify="right")
-    for name, saving in savings.items():
-        ratios = (
-            saving.mean_loops / cap,
-            saving.over_frozen,
-            saving.iso_flops_over_frozen,
-            saving.executed_over_asked,
-            saving.over_bare,
-        )
-        table.add_row(name, f"{saving.mean_loops:.1f}", *(f"{ratio:.3f}" for ratio in ratios))
-    Console().print(table)
+        Console().print(savings_table(savings, what, mesh.size))
 
 
 @contextmanager
@@ -207,3 +171,54 @@ def _bar() -> Iterator[Callable[[float, str], Any]]:
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda fraction, what: bar.update(task, completed=fraction, description=what)
+
+
+def plan(
+    *,
+    run: RunOptions,
+    topology: str = "v5e:1",
+    loops: float | None = None,
+    chunk: int | None = None,
+    slots: int | None = None,
+    no_cache: bool = False,
+    as_json: Json = False,
+) -> None:
+    """Estimate a run on TPUs or GPUs that are not here, by compiling its programs for them.
+
+    Memory, kernels and exchanges are what the compiler plans. Times are estimates from its text: docs, under
+    Accelerators, say what they can and cannot tell. Needs the extra `plan`, which is libtpu; for GPUs
+    jax-cuda12-plugin and jax-cuda12-pjrt. Compiling takes minutes, and is kept for the next time.
+
+    Example: looped-actor plan boxoban --scale paper --topology v5e:2x4
+
+    Example: looped-actor plan cube-double --scale paper --topology h100:8 --json
+
+    Args:
+      topology: The chips: v5e, v5p, v6e or h100, and how many along each side, as v5e:16x16 or h100:8.
+      loops: Mean loops of a decision. Default: as the paper reports them, or 0.6 of the cap.
+      chunk: Examples that are learned from together. Default: what suits the chip.
+      slots: States that are thought about together. Default: what suits the chip.
+      no_cache: Compile anew, and keep nothing in the user's cache folder.
+      as_json: Print one JSON object instead of tables.
+    """
+    from rich.console import Console
+
+    from looped_actor.bench.chips import Topology
+    from looped_actor.bench.plan import default_cache, plan_run
+    from looped_actor.bench.tables import plan_tables
+    from looped_actor.loop.hardware import computing
+    from looped_actor.runs.kinds import run_of
+
+    for name, value in (("chunk", chunk), ("slots", slots), ("loops", loops)):
+        if value is not None and not value >= 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1")
+    chips = Topology.named(topology)
+    planned = run_of(run.chosen, mesh=chips.mesh, own=run.own)
+    with Console(stderr=True).status(f"planning for {topology}") as status, computing(chunk, slots):
+        kept = None if no_cache else default_cache()
+        found = plan_run(planned, chips, loops=loops, cache=kept, progress=status.update)
+    if as_json:
+        print(json.dumps(found.facts))
+        return
+    for table in plan_tables(found):
+        Console().print(table)

@@ -5,7 +5,7 @@ import os
 import pathlib
 import sys
 import traceback
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import tyro
 
@@ -13,6 +13,7 @@ from looped_actor.checks import brief, printable
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
+from looped_actor.cli.bench import plan
 from looped_actor.cli.evaluate import evaluate
 from looped_actor.cli.export import export
 from looped_actor.cli.levels import app as levels
@@ -33,6 +34,7 @@ app.command(replay)
 app.command(export)
 app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
+app.command(plan)
 app.command(theory)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")
@@ -41,6 +43,7 @@ app.command(bench, name="bench", help="Time what halting saves.")
 
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
+    sys.unraisablehook = _but_late_callbacks
     try:
         _check_options(sys.argv[1:])
         app.cli(
@@ -63,6 +66,12 @@ def main() -> None:
             f"this should not have happened: it is a mistake of looped-actor {__version__}. Please report "
             "the lines above and the command, as its handbook says under Contributing"
         )
+
+
+def _but_late_callbacks(unraisable: Any) -> None:
+    """After an error in writing a checkpoint, raised elsewhere, threads of TensorStore still call."""
+    if str(unraisable.exc_value) != "Event loop is closed":
+        sys.__unraisablehook__(unraisable)
 
 
 def _end(message: str) -> NoReturn:

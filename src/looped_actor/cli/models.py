@@ -1,7 +1,7 @@
 """`looped-actor models`: what the arms of a task cost."""
 
 import json
-from typing import Annotated, Any
+from typing import Annotated
 
 import tyro
 
@@ -29,6 +29,7 @@ def models(
     from flax import nnx
     from rich.console import Console
 
+    from looped_actor.bench.tables import arms_table
     from looped_actor.models.arms import arms_for, paper_core
     from looped_actor.models.cost import count_parameters, token_count, update_memory
     from looped_actor.models.tasks import TASKS
@@ -56,27 +57,4 @@ def models(
     if as_json:
         print(json.dumps({"task": task, "batch": batch, "mean_loops": mean, "arms": rows}))
         return
-    Console().print(_table(task, batch, mean, rows))
-
-
-def _table(task: str, batch: int, mean: float | None, rows: dict[str, dict[str, Any]]) -> Any:
-    from rich.table import Table
-
-    mean_title = f"at {mean:g}" if mean else "at mean"
-    table = Table(
-        title=f"{task}: the paper's arms", caption="MFLOPs per decision; memory beyond parameters and data"
-    )
-    table.add_column("arm", no_wrap=True)
-    for title in ("parameters", "tokens", "loops", "at 1", mean_title, "at most", f"update of {batch}"):
-        table.add_column(title, justify="right")
-    for name, row in rows.items():
-        flops = [row[f"flops_at_{at}"] for at in ("1", "mean", "max")]
-        table.add_row(
-            name,
-            f"{row['parameters']:,}",
-            "-" if row["tokens"] is None else str(row["tokens"]),
-            str(row["max_loops"]),
-            *("-" if f is None else f"{f / 1e6:,.0f}" for f in flops),
-            f"{row['update_bytes'] / 2**30:.2f} GiB",
-        )
-    return table
+    Console().print(arms_table(task, batch, mean, rows))

@@ -40,7 +40,7 @@ class Collector(Protocol):
         """Where the experience lies, as specifications."""
         ...
 
-    def begin(self, root: UInt32[Array, "2"], seed: int) -> Any:
+    def begin(self, world: Any, root: UInt32[Array, "2"], seed: int) -> Any:
         """The first experience, by which a learner's state begins."""
         ...
 

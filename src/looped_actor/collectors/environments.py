@@ -51,10 +51,10 @@ class EnvironmentCollector:
     def _world(self) -> VectorEnv:
         return on_every_device(self.mesh, VectorEnv(self.env, self.num_envs))
 
-    def begin(self, root: UInt32[Array, "2"], seed: int) -> Players:
+    def begin(self, world: VectorEnv, root: UInt32[Array, "2"], seed: int) -> Players:
         """All environments at the start of their first episode, spread over the devices."""
         return jax.jit(new_players, out_shardings=shardings(self.mesh, PLAYERS))(
-            self.world, on_every_device(self.mesh, root)
+            world, on_every_device(self.mesh, root)
         )
 
     def collect(

@@ -156,7 +156,7 @@ class DatasetCollector:
         states, actions = on_every_device(self.mesh, tables)
         return Rows(states, actions, self._index)
 
-    def begin(self, root: UInt32[Array, "2"], seed: int) -> None:
+    def begin(self, world: Any, root: UInt32[Array, "2"], seed: int) -> None:
         """A dataset has no state."""
 
     def collect(

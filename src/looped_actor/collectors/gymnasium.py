@@ -79,7 +79,7 @@ class GymnasiumCollector:
         """Environment steps of a rollout."""
         return self.num_envs * self.rollout_steps
 
-    def begin(self, root: UInt32[Array, "2"], seed: int) -> Players:
+    def begin(self, world: tuple[()], root: UInt32[Array, "2"], seed: int) -> Players:
         """All environments at the start of their first episode."""
         observation, _ = self.env.reset(seed=seed)
         rows = self.num_envs
@@ -123,7 +123,7 @@ class GymnasiumCollector:
 
     def resume(self, state: Any, seed: int) -> Any:
         """With new episodes: the state of Gymnasium environments cannot be saved."""
-        return state._replace(players=self.begin(state.root, seed + int(state.iteration)))
+        return state._replace(players=self.begin((), state.root, seed + int(state.iteration)))
 
     def prefetch(self, state: Any) -> None:
         """The next rollout needs what is being learned."""

@@ -139,7 +139,7 @@ def stream(
         table = _Table(
             players,
             table.step + ended,
-            jax.tree.map(write, transition, table.transitions),
+            jax.tree.map(write, _as_rows(transition), table.transitions),
             jnp.where(ended & ~acting, thought.decision.value, table.bootstrap),
         )
         return table, table.step <= steps
@@ -149,13 +149,23 @@ def stream(
         thought = Thought(decision, players.loops, players.loops)
         return _act(vector, players, thought, root, first_step)[1]
 
-    nothing = jax.tree.map(
-        lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), jax.eval_shape(unthought, players)
-    )
+    one = jax.eval_shape(unthought, players)
+    rows_of_one = jax.eval_shape(_as_rows, one)
+    nothing = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), rows_of_one)
     begin = _Table(players, jnp.zeros(rows, jnp.int32), nothing, jnp.zeros_like(nothing.value[0]))
     end = streaming.run(loop, begin, rows, observe, settle)
     table: _Table = end.table
-    return table.players, Rollout(table.transitions, table.bootstrap, end.asked, end.executed)
+    transitions = jax.tree.map(lambda all, like: all.reshape(steps, *like.shape), table.transitions, one)
+    return table.players, Rollout(transitions, table.bootstrap, end.asked, end.executed)
+
+
+def _as_rows(transition: Transition) -> Transition:
+    """With what each environment sees as one row of numbers.
+
+    While a rollout is under way it is written to all over, and the short last axis of boards and planes would
+    be filled up to 128 numbers on a TPU.
+    """
+    return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1) if leaf.ndim > 1 else leaf, transition)
 
 
 def drawn_actions(

@@ -146,5 +146,6 @@ class VectorEnv:
             states = jax.tree.map(lambda all, new: all.at[some].set(new, mode="drop"), states, fresh)
             return states, left.at[some].set(False, mode="drop")
 
-        states, _ = jax.lax.while_loop(lambda carry: carry[1].any(), begin_some, (state.states, done))
+        with jax.named_scope("restart"):
+            states, _ = jax.lax.while_loop(lambda carry: carry[1].any(), begin_some, (state.states, done))
         return state._replace(states=states, episode=episode, statistics=statistics)

@@ -16,12 +16,11 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Integer, PyTree
 
 from looped_actor.algorithms import Acting, Decide, Weights, acting_policy, deciding
-from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
+from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device, shapes_on
 from looped_actor.envs import Environment, Outcome
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import HaltingRule, OpenLoop, StopReason, Streaming, Thought
 from looped_actor.loop.state import select_rows
-from looped_actor.loop.streaming import default_slots
 from looped_actor.processes import Progress, no_progress
 
 LEAST_AT_PLAY = 256
@@ -144,7 +143,8 @@ def play_levels(
     shapes = jax.eval_shape(lambda: seen(states, think(states, nothing), alive))
     trace = jax.tree.map(lambda leaf: jnp.zeros((env.time_limit, *leaf.shape), leaf.dtype), shapes)
     carry = (jnp.int32(0), states, alive, nothing, _none_played(count, most_loops), jnp.int32(0), trace)
-    *_, episodes, executed, trace = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
+    with jax.named_scope("steps"):
+        *_, episodes, executed, trace = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
     return Played(episodes, executed, trace)
 
 
@@ -249,7 +249,7 @@ def stream_levels(
     A row whose episode ends takes the next level at once. Levels below 0 are none and come last.
     """
     count = len(levels)
-    rows = min(count, max(LEAST_AT_PLAY, 2 * (streaming.slots or default_slots(loop, _observation(env)))))
+    rows = min(count, max(LEAST_AT_PLAY, 2 * streaming.slots_for(loop, _observation(env), count)))
     played = _Levels(env, levels, rows, most_loops)
     begin = played.begin()
     end = streaming.run(loop, begin, rows, played.observe, played.settle, waiting=played.real(begin.place))
@@ -317,12 +317,18 @@ class LevelPlayer:
         episodes, executed, trace = zip(*parts, strict=True)
         return Played(join(0, *episodes), np.concatenate(executed), join(1, *trace))
 
+    def trace(self, weights: Weights) -> Any:
+        """Its program, traced from shapes, for devices that need not be here."""
+        chosen = next(level_batches(self.levels, self.batch, self.mesh.size))
+        given = (self.env, EVERYWHERE), (weights, EVERYWHERE), (chosen, ROWS)
+        return self._play.trace(*(shapes_on(self.mesh, tree, spec) for tree, spec in given))
+
     @functools.cached_property
     def _placed_env(self) -> LevelEnvironment:
         return on_every_device(self.mesh, self.env)
 
     @functools.cached_property
-    def _play(self) -> Callable[..., Played]:
+    def _play(self) -> Any:
         def play_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
             policy = acting_policy(self.definition, weights, self.acting, self.halting)
             if isinstance(policy, OpenLoop):

@@ -50,7 +50,8 @@ class BankInfo:
 class DeviceLevels:
     """The levels of a bank in device memory, still packed. A pytree: pass it into jitted functions."""
 
-    packed: UInt8[Array, "n bytes"]
+    packed: Any
+    """UInt8[Array, "n bytes"], or where it is planned with, whatever stands for its shape."""
     kinds: tuple[int, ...]
     shape: tuple[int, int]
 

@@ -220,7 +220,8 @@ def _until_all_stopped(
             return advance(problem, state, x), trail, loop + 1
 
         start = (begin(problem, z0, x), trail, jnp.int32(0))
-        end, trail, loops = jax.lax.while_loop(lambda carry: carry[0].running.any(), body, start)
+        with jax.named_scope(f"forward_{size}"):
+            end, trail, loops = jax.lax.while_loop(lambda carry: carry[0].running.any(), body, start)
         return trail, (end, loops)
 
     trail = jnp.zeros((chunks, max_loops, *z0.shape[1:]), z0.dtype) if store else None
@@ -286,7 +287,9 @@ def _early_exit_backward(pure, record, saved, cotangents):
                 inputs=jax.tree.map(jnp.add, sums.inputs, back.inputs),
             )
 
-        back = jax.lax.fori_loop(0, deepest, body, Pullback(into_parameters, cotangent, zeros(x_here)))
+        start = Pullback(into_parameters, cotangent, zeros(x_here))
+        with jax.named_scope(f"backward_{loops.shape[1]}"):
+            back = jax.lax.fori_loop(0, deepest, body, start)
         return back.parameters, (back.latent, back.inputs)
 
     into_parameters, per_row = jax.lax.scan(run_chunk, zeros(parameters.step), rows)

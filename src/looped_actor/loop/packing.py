@@ -10,6 +10,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Real, Shaped
 
 from looped_actor.checks import at_least_one
 from looped_actor.loop.executions import Execution, Split, early_exit_in_chunks
+from looped_actor.loop.hardware import default_chunk
 from looped_actor.loop.state import LoopProblem, LoopResult
 
 
@@ -22,7 +23,7 @@ class Packed(Execution):
     collected) decides the order and nothing else: result and gradient are the same for any.
     Without one, the examples are taken as they come.
 
-    `chunk` is the largest number of examples looped together; by default, see `default_chunk`.
+    `chunk` is the largest number of examples looped together; by default, what suits the hardware.
     """
 
     chunk: int | None = None
@@ -161,19 +162,6 @@ def _cut(batch: int, chunk: int, expected_loops: Real[Array, " b"] | None) -> _C
     # The last example fills what is missing: a copy is never deeper than its chunk.
     rows = order[jnp.minimum(jnp.arange(chunks * size), batch - 1)].reshape(chunks, size)
     return _Cut(rows, jnp.argsort(order))
-
-
-def default_chunk(latent_size: int) -> int:
-    """Examples to loop together, for examples whose latent holds `latent_size` numbers.
-
-    On CPU, about 16,000 numbers at once, and at least two examples: what a loop makes of them then stays
-    in a core's cache, and few loops are wasted on neighbours. Measured on two cores: for examples of
-    101 x 128 numbers, chunks of 2 were the fastest in most runs and 4 in others; for 43 x 32, chunks of 8,
-    and 16 by 7% slower. An accelerator wants enough to be busy; its 4,000,000 is a guess, not measured.
-    """
-    if jax.default_backend() == "cpu":
-        return max(2, round(16_000 / latent_size))
-    return max(1, round(4_000_000 / latent_size))
 
 
 def _even_chunks(batch: int, chunk: int) -> tuple[int, int]:

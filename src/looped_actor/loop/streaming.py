@@ -20,6 +20,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
 from looped_actor.checks import at_least_one
 from looped_actor.loop.halting import StopReason
+from looped_actor.loop.hardware import default_slots
 from looped_actor.loop.state import LoopProblem, LoopState, advance, begin, select_rows
 
 
@@ -62,7 +63,7 @@ class Streaming:
     """Thoughts in slots: one that halts makes room for the next at once."""
 
     slots: int | None = None
-    """How many. None: `default_slots`."""
+    """How many. None: what suits the hardware."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:
@@ -72,8 +73,9 @@ class Streaming:
         """Slots for `rows` rows with observations like these (arrays, or their shapes)."""
         if self.slots is not None:
             return min(self.slots, rows)
+        latent = jax.eval_shape(lambda observation: loop.start(loop.embed(observation)), observation)
         # Some rows wait while others think, so that these need not be settled at once.
-        return min(default_slots(loop, observation), -(-rows // 2))
+        return min(default_slots(latent.size // latent.shape[0]), -(-rows // 2))
 
     def run(
         self,
@@ -100,8 +102,8 @@ class Streaming:
         observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
         slots = self.slots_for(loop, observation, rows)
         run = stream.begin(table, waiting, slots)
-        for size, smaller in _shrinking(slots):
-            run = stream.until_few(stream.compact(run, size), smaller)
+        for size, smaller in shrinking(slots):
+            run = stream.until_few(stream.compact(run, size), smaller, f"{size}_of_{slots}")
         return Streamed(run.table, run.thoughts, run.asked, run.executed)
 
     def think(
@@ -122,21 +124,7 @@ class Streaming:
         return self.run(loop, None, rows, observe, settle, waiting)
 
 
-def default_slots(loop: OpenLoop, observation: Any) -> int:
-    """Slots that suit the hardware, for states with observations like these (arrays, or their shapes).
-
-    On CPU, about 100,000 numbers of latents, and at most 16 slots: more are no faster, and the more there
-    are, the more of them stand empty when the stream drains. Measured on two cores, for latents of 101 x 128,
-    43 x 32 and 26 x 32 numbers. An accelerator wants enough to be busy: 16,000,000 is a guess, not measured.
-    """
-    latent = jax.eval_shape(lambda observation: loop.start(loop.embed(observation)), observation)
-    size = latent.size // latent.shape[0]
-    if jax.default_backend() == "cpu":
-        return max(1, min(16, round(100_000 / size)))
-    return max(1, round(16_000_000 / size))
-
-
-def _shrinking(slots: int) -> list[tuple[int, int]]:
+def shrinking(slots: int) -> list[tuple[int, int]]:
     """Sizes to compact a draining stream to, each with the next: half, and a quarter."""
     sizes = [slots]
     while len(sizes) < 3 and sizes[-1] > 1:
@@ -188,8 +176,8 @@ class _Stream:
             executed=jnp.int32(0),
         )
 
-    def until_few(self, run: _Run, few: int) -> _Run:
-        """Think until at most `few` rows are left."""
+    def until_few(self, run: _Run, few: int, name: str) -> _Run:
+        """Think until at most `few` rows are left. By the name of its loops a profile or plan knows them."""
 
         def left(run: _Run) -> Int[Array, ""]:
             return run.waiting.sum() + run.ended.sum() + (run.slots.row < self.rows).sum()
@@ -198,9 +186,11 @@ class _Stream:
             table, again = self.settle(run.table, run.ended, run.thoughts)
             waiting = run.waiting | (run.ended & again)
             run = self._fill(run._replace(table=table, waiting=waiting, ended=jnp.zeros_like(run.ended)))
-            return jax.lax.while_loop(self._may_tick, self._tick, run)
+            with jax.named_scope(f"tick_{name}"):
+                return jax.lax.while_loop(self._may_tick, self._tick, run)
 
-        return jax.lax.while_loop(lambda run: left(run) > few, settle_and_tick, run)
+        with jax.named_scope(f"settle_{name}"):
+            return jax.lax.while_loop(lambda run: left(run) > few, settle_and_tick, run)
 
     def compact(self, run: _Run, size: int) -> _Run:
         """The same thoughts in fewer slots. There must be no more of them."""

@@ -1,9 +1,13 @@
 """The parts of a core: normalisation, attention, SwiGLU and the grid convolution, without biases."""
 
+import functools
+
 import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
+
+from looped_actor.loop.hardware import platform
 
 Grid = tuple[int, int]
 """Rows and columns of a board."""
@@ -28,7 +32,46 @@ def each_token(layer: nnx.Linear, h: Float[Array, "b t d"]) -> Float[Array, "b t
     As one matrix product over all of them: its gradient is one too, where that of a product of
     three axes makes XLA transpose the activations first (a tenth of a loop's backward pass on CPU).
     """
-    return layer(h.reshape(-1, h.shape[-1])).reshape(*h.shape[:-1], -1)
+    h, kernel = _as_computed(layer, h)
+    return (h.reshape(-1, h.shape[-1]) @ kernel).reshape(*h.shape[:-1], -1)
+
+
+def _as_computed(layer: nnx.Linear, h: Array) -> tuple[Array, Array]:
+    """Tokens and weights in the type that is computed in.
+
+    A TPU rounds what it multiplies to bfloat16 by itself, and takes half as long again if it is told to.
+    """
+    dtype = None if platform() == "tpu" else layer.dtype
+    h, kernel = layer.promote_dtype((h, layer.kernel[...]), dtype=dtype)
+    return h, kernel
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def in_heads(
+    h: Float[Array, "b t d"], kernel: Float[Array, "d n"], heads: int
+) -> Float[Array, "3 b heads t p"]:
+    """Queries, keys and values of all tokens.
+
+    Heads come before tokens: what is done with them then are plain matrix products, which CPUs like best.
+    The gradient is taken in that order too: to bring it back to the order of tokens first, as JAX would, is
+    a seventh of a loop's backward pass on a TPU.
+    """
+    batch, tokens, width = h.shape
+    flat = h.reshape(-1, width) @ kernel
+    return flat.reshape(batch, tokens, 3, heads, width // heads).transpose(2, 0, 3, 1, 4)
+
+
+def _in_heads_forward(h: Array, kernel: Array, heads: int) -> tuple[Array, tuple]:
+    return in_heads(h, kernel, heads), (h, kernel)
+
+
+def _in_heads_backward(heads: int, given: tuple, g: Float[Array, "3 b heads t p"]) -> tuple[Array, Array]:
+    h, kernel = given
+    into_h = jnp.einsum("kbhtp,dkhp->btd", g, kernel.reshape(len(kernel), 3, heads, -1))
+    return into_h, jnp.einsum("btd,kbhtp->dkhp", h, g).reshape(kernel.shape)
+
+
+in_heads.defvjp(_in_heads_forward, _in_heads_backward)
 
 
 class Attention(nnx.Module):
@@ -43,8 +86,7 @@ class Attention(nnx.Module):
         """Mix the tokens of each example."""
         batch, tokens, width = h.shape
         per_head = width // self.heads
-        # Heads before tokens: both products then are plain matrix products, which CPUs like best.
-        qkv = each_token(self.qkv, h).reshape(batch, tokens, 3, self.heads, per_head).transpose(2, 0, 3, 1, 4)
+        qkv: Array = in_heads(*_as_computed(self.qkv, h), self.heads)
         q, k, v = qkv[0], qkv[1], qkv[2]
         logits = jnp.einsum("bhqd,bhkd->bhqk", q * per_head**-0.5, k)
         precise = jnp.promote_types(logits.dtype, jnp.float32)

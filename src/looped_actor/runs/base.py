@@ -83,6 +83,19 @@ class Estimate(NamedTuple):
     """Estimated for this machine, at the loops that an untrained net takes; without a solver's time."""
 
 
+class Planned(NamedTuple):
+    """A program of a run, and how much of what it has to do on each device."""
+
+    trace: Callable[[], Any]
+    """Traces it from shapes; the result can be lowered, and compiled."""
+    rows: int
+    """Environments or examples that think."""
+    thoughts: int
+    """Of each."""
+    batch: int = 1
+    """Examples of a minibatch."""
+
+
 class Program(NamedTuple):
     """What an exported policy reads and returns."""
 
@@ -197,6 +210,10 @@ class Run(abc.ABC):
     @abc.abstractmethod
     def trainer(self) -> Trainer:
         """What learns. Opens the training data."""
+
+    def planned_programs(self) -> dict[str, Planned]:
+        """What runs on the devices, from shapes alone: to be compiled for devices that need not be here."""
+        raise ValueError(f"{self.config.task} is a world of your own: plans are made of the paper's tasks")
 
     @abc.abstractmethod
     def evaluate(self, state: Any) -> Mapping[str, Any]:

@@ -25,7 +25,7 @@ from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open
 from looped_actor.offline.collection import CollectionJob, collect
 from looped_actor.offline.ogbench import dataset_name
 from looped_actor.processes import Progress, default_workers, no_progress
-from looped_actor.runs.base import Counted, Estimate, Program, Run
+from looped_actor.runs.base import Counted, Estimate, Planned, Program, Run
 from looped_actor.runs.policy import Policy
 from looped_actor.training import Nets, OfflineState, Trainer, gciql_trainer
 
@@ -122,11 +122,31 @@ class ControlRun(Run):
 
     @cached_property
     def _trainer(self) -> Trainer:
+        return self._learning_from(self.data("train"))
+
+    def planned_programs(self) -> dict[str, Planned]:
+        """Training, with zeros for the data, which take no memory until they lie on a device."""
+        rows, shape = self._rows, self.config.shape
+
+        def nothing(dtype: Any, *of: int) -> np.ndarray:
+            return np.broadcast_to(np.zeros((), dtype), of)
+
+        index = EpisodeIndex(nothing(np.int32, rows - 1), nothing(np.int32, rows))
+        states, actions = (nothing(self.dtype, rows, size) for size in (shape.size, shape.actions))
+        trainer = self._learning_from(Dataset(states, actions, index))
+        batch = self.config.gciql.batch // trainer.mesh.size
+        return {name: Planned(trace, batch, 1, batch) for name, trace in trainer.traces().items()}
+
+    @property
+    def _rows(self) -> int:
+        data = self.config.data
+        return TYPICAL_TRANSITIONS if data.train else data.transitions
+
+    def _learning_from(self, data: Dataset) -> Trainer:
         config, mesh = self.config, self.mesh
         assert mesh is not None
-        data, mapped = self.data("train"), config.data.mapped
         given = config.gciql, config.goals, data, self.nets, config.iterations, mesh
-        return gciql_trainer(*given, mapped=mapped, dtype=self.dtype)
+        return gciql_trainer(*given, mapped=config.data.mapped, dtype=self.dtype)
 
     def player(self, **options: Any) -> WorldPlayer:
         """Plays the world's tasks with policies of this configuration. Close it when done."""
@@ -226,7 +246,6 @@ class ControlRun(Run):
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
         config, shape, gciql = self.config, self.config.shape, self.config.gciql
-        rows = TYPICAL_TRANSITIONS if config.data.train else config.data.transitions
         return self._estimate(
             devices,
             gciql.batch,
@@ -234,7 +253,7 @@ class ControlRun(Run):
             steps_per_iteration=gciql.updates_per_iteration,
             updates_per_iteration=gciql.updates_per_iteration,
             experience="the data, on each device",
-            experience_bytes=0 if config.data.mapped else rows * 4 * (shape.size + shape.actions + 2),
+            experience_bytes=0 if config.data.mapped else self._rows * 4 * (shape.size + shape.actions + 2),
         )
 
     def close(self) -> None:

@@ -1,5 +1,6 @@
 """A run on a puzzle, from its configuration: levels, environment, trainer, evaluation, cost."""
 
+import functools
 import pathlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -17,11 +18,12 @@ from looped_actor.envs import Boxoban, RushHour
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
 from looped_actor.evaluation.levels import LevelPlayer, summary
-from looped_actor.levels import LevelBank, generate, open_bank, open_solutions, write_bank
+from looped_actor.games.catalogue import game_named
+from looped_actor.levels import DeviceLevels, LevelBank, generate, open_bank, open_solutions, write_bank
 from looped_actor.levels.replay import solution_cells
 from looped_actor.loop import HaltingRule
 from looped_actor.processes import Progress, default_workers, no_progress
-from looped_actor.runs.base import OnlineRun, Program
+from looped_actor.runs.base import OnlineRun, Planned, Program
 from looped_actor.runs.policy import Policy
 from looped_actor.solvers import BoxobanTeacher, RushHourTeacher, SolveStatus
 from looped_actor.solvers.advice import planes_of
@@ -30,6 +32,10 @@ from looped_actor.training import OnlineState, Trainer, imitation_trainer, ppo_t
 ENVIRONMENTS = {"boxoban": Boxoban, "rush-hour": RushHour}
 TEACHERS = {"boxoban": BoxobanTeacher, "rush-hour": RushHourTeacher}
 LEVELS_FOLDER = "levels"
+DECISIONS_OF_A_LEVEL = 60
+"""Assumed where an evaluation is planned."""
+PAPER_LEVELS = 900_000
+"""Levels of Boxoban to learn from, as the paper had."""
 
 
 @dataclass(frozen=True)
@@ -114,9 +120,36 @@ class PuzzleRun(OnlineRun):
 
     @cached_property
     def _trainer(self) -> Trainer:
+        return self._learning_on(self.environment(self.bank("train")))
+
+    def planned_programs(self) -> dict[str, Planned]:
+        """Training and evaluation, with zeros for the levels."""
+        config, mesh = self.config, self.mesh
+        assert mesh is not None
+        trainer = self._learning_on(self._planned_environment(config.levels.train_count))
+        count, learning = config.levels.evaluate_count, config.learning
+        env = self._planned_environment(config.levels.held_out_count)
+        player = LevelPlayer(env, count, self.definition, self.net.max_loops, mesh, acting=config.acting)
+        rows, batch = learning.num_envs // mesh.size, learning.minibatch // mesh.size
+        trained = {
+            name: Planned(trace, rows, learning.rollout_steps + 1, batch)
+            for name, trace in trainer.traces().items()
+        }
+        at_once = min(player.batch, -(-count // mesh.size))
+        trace = functools.partial(player.trace, self.weights_like)
+        return trained | {"evaluate": Planned(trace, at_once, DECISIONS_OF_A_LEVEL)}
+
+    def _planned_environment(self, count: int) -> Boxoban | RushHour:
+        rows, columns = self.config.board
+        count = PAPER_LEVELS if self.config.levels.train else count
+        packed = np.broadcast_to(np.uint8(0), (count, (rows * columns + 1) // 2))  # takes no memory
+        levels = DeviceLevels(packed, game_named(self.config.task).kinds, (rows, columns))
+        return ENVIRONMENTS[self.config.task](levels, self.config.time_limit)
+
+    def _learning_on(self, env: Boxoban | RushHour) -> Trainer:
         config = self.config
         parts: Any = {
-            "env": self.environment(self.bank("train")),
+            "env": env,
             "build": self.build,
             "iterations": config.iterations,
             "mesh": self.mesh,

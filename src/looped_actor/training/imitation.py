@@ -91,6 +91,13 @@ class Imitation:
         assert isinstance(self.net.config, ImitationConfig)
         return self.net.config
 
+    def shapes(self, world: VectorEnv) -> tuple[jax.ShapeDtypeStruct, SolverAdvice]:
+        """Of what it asks for and advises."""
+        steps, rows = self.config.rollout_steps, self.config.num_envs
+        optimal = jax.ShapeDtypeStruct((steps, rows, world.env.num_actions), bool)
+        advice: Any = SolverAdvice(optimal, jax.ShapeDtypeStruct((rows,), bool))  # type: ignore[arg-type]
+        return jax.ShapeDtypeStruct((steps, rows), jnp.int32), advice
+
     def ask(self, mesh: Mesh, state: OnlineState) -> Int[Array, "t b"]:
         """The solver's way out of where its environments are, and -1 where the policy is to act."""
         steps, players = self.config.rollout_steps, state.players

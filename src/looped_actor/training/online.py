@@ -147,7 +147,7 @@ class PolicyNet:
             return deciding(self.definition, weights, execution=execution)
 
         def update(learner: LearnerState, chosen: Int[Array, " m"]) -> tuple[LearnerState, Update]:
-            minibatch = jax.tree.map(lambda a: a[chosen], examples)
+            minibatch = jax.tree.map(lambda a: _chosen(a, chosen), examples)
             gradient = mean_gradient(
                 loss, policy, learner.parameters, minibatch, self.execution, expected_loops=minibatch.loops
             )
@@ -172,6 +172,11 @@ def after_iteration(state: OnlineState, learner: LearnerState, experience: Exper
 def flat(steps: PyTree) -> Any:
     """Steps of environments as one long row of examples."""
     return jax.tree.map(lambda a: a.reshape(-1, *a.shape[2:]), steps)
+
+
+def _chosen(all: Array, rows: Int[Array, " m"]) -> Array:
+    """Some examples; each is taken as one row of numbers, which is read as it lies."""
+    return all.reshape(len(all), -1)[rows].reshape(len(rows), *all.shape[1:])
 
 
 def minibatches(

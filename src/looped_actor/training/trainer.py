@@ -6,14 +6,17 @@ program.
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 from jax.sharding import Mesh
+from jaxtyping import Array, UInt32
 
 from looped_actor.collectors import Collector
-from looped_actor.devices import EVERYWHERE, on_each_device
+from looped_actor.devices import EVERYWHERE, on_each_device, shapes_on
 
 
 @runtime_checkable
@@ -74,8 +77,42 @@ class Trainer:
 
     def begin(self, seed: int) -> Any:
         """The state of a new run: a pytree of arrays, on their devices."""
-        root = jax.random.key_data(jax.random.key(seed))
-        return self.learner.net.begin(self.mesh, root, self.collector.begin(root, seed))
+        return self._begin(self.collector.world, jax.random.key_data(jax.random.key(seed)), seed)
+
+    def _begin(self, world: Any, root: UInt32[Array, "2"], seed: int) -> Any:
+        return self.learner.net.begin(self.mesh, root, self.collector.begin(world, root, seed))
+
+    def shapes(self) -> tuple[Any, Any]:
+        """World and state as shapes, where they would lie: enough to compile its programs.
+
+        The devices of the mesh need not be here. Not for environments that run on the host.
+        """
+        world, root = self.collector.world, jax.ShapeDtypeStruct((2,), jnp.uint32)
+        state = jax.eval_shape(functools.partial(self._begin, seed=0), world, root)
+        return shapes_on(self.mesh, world, EVERYWHERE), shapes_on(self.mesh, state, self.learner.net.spec)
+
+    def traces(self) -> dict[str, Callable[[], Any]]:
+        """Its programs by name, each traced from shapes when it is called: to be lowered and compiled."""
+        programs = self.programs
+        if self.collector.on_host:
+            raise ValueError("what is collected on the host is not planned: data that stays on disk, say")
+        if programs.iterate is not None:
+            return {"iterate": lambda: programs.iterate.trace(*self.shapes())}
+
+        def learn() -> Any:
+            (world, state), (asked, advice) = self.shapes(), self._host_shapes()
+            experience = jax.eval_shape(programs.collect, world, state, asked)
+            placed = shapes_on(self.mesh, experience, self.collector.spec)
+            return programs.learn.trace(world, state, placed, advice)
+
+        return {
+            "collect": lambda: programs.collect.trace(*self.shapes(), self._host_shapes()[0]),
+            "learn": learn,
+        }
+
+    def _host_shapes(self) -> tuple[Any, Any]:
+        host = self.learner.host
+        return shapes_on(self.mesh, host.shapes(self.collector.world), host.specs)
 
     def iterate(self, state: Any) -> tuple[Any, Any]:
         """The next state, and a named tuple of scalars about the iteration."""

@@ -1,0 +1,139 @@
+"""Chips that need not be here: what they can do, and how to have XLA compile for them."""
+
+import importlib.util
+import math
+import os
+import re
+from dataclasses import dataclass
+from typing import Any
+
+import jax
+from jax.experimental import topologies
+from jax.sharding import Mesh
+
+from looped_actor.checks import brief, shown
+from looped_actor.devices import mesh_of
+
+GIB = 2**30
+
+
+@dataclass(frozen=True)
+class Chip:
+    """What a chip can do, from its maker's data sheet; times that no sheet has are assumed."""
+
+    memory: float
+    """Bytes."""
+    bandwidth: float
+    """Bytes per second of main memory."""
+    peak: float
+    """FLOPs per second of matrix products of float32 inputs, at JAX's default precision."""
+    link: float
+    """Bytes per second that a chip exchanges with the others."""
+    clock: float | None = None
+    """Cycles per second. None: the compiler estimates none, and a kernel takes its roofline."""
+    launch: float = 0.0
+    """Seconds that a kernel takes at least. Assumed."""
+    turn: float = 0.0
+    """Seconds more per pass of a loop whose end depends on data. Assumed."""
+    meet: float = 10e-6
+    """Seconds that an exchange takes at least. Assumed."""
+
+
+CHIPS = {
+    "v5e": Chip(16 * GIB, 819e9, 197e12, 200e9, clock=1.5e9),
+    "v5p": Chip(95 * GIB, 2765e9, 459e12, 600e9, clock=1.75e9),
+    "v6e": Chip(32 * GIB, 1640e9, 918e12, 400e9, clock=1.75e9),
+    # TF32 for float32, which is JAX's default there. Two microseconds a kernel, and ten to read back
+    # whether a loop goes on.
+    "h100": Chip(80e9, 3352e9, 494e12, 450e9, launch=2e-6, turn=10e-6),
+}
+
+_TPU_SETTINGS = {
+    "TPU_SKIP_MDS_QUERY": "1",  # there is no machine to ask about itself
+    "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+    "TPU_WORKER_HOSTNAMES": "localhost",
+    "TPU_ACCELERATOR_TYPE": "v5litepod-4",
+    "TPU_STDERR_LOG_LEVEL": "3",
+    "TPU_MIN_LOG_LEVEL": "3",
+}
+_H100 = """
+gpu_device_info {
+  threads_per_block_limit: 1024 threads_per_warp: 32 threads_per_core_limit: 2048
+  shared_memory_per_block: 49152 shared_memory_per_core: 233472 shared_memory_per_block_optin: 232448
+  core_count: 132 fpus_per_core: 128 clock_rate_ghz: 1.98
+  block_dim_limit_x: 2147483647 block_dim_limit_y: 65535 block_dim_limit_z: 65535
+  memory_bandwidth: 3352320000000 l2_cache_size: 52428800 device_memory_size: 84929347584
+  registers_per_core_limit: 65536 registers_per_block_limit: 65536
+  cuda_compute_capability { major: 9 }
+}
+platform_name: "CUDA"
+dnn_version_info { major: 9 minor: 8 }
+runtime_version { major: 12 minor: 9 patch: 0 }
+device_description_str: "NVIDIA H100 80GB HBM3"
+"""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Chips of one kind and how they stand: `v5e:16x16`, `h100:8`."""
+
+    kind: str
+    sides: tuple[int, ...]
+
+    @classmethod
+    def named(cls, text: str) -> "Topology":
+        """From its name. A kind alone is one chip."""
+        kind, colon, sides = text.partition(":")
+        found = re.fullmatch(r"\d{1,4}(x\d{1,4}){0,2}", sides if colon else "1")
+        if kind not in CHIPS or found is None or "0" in sides.split("x"):
+            kinds = ", ".join(CHIPS)
+            raise ValueError(
+                f"topology {shown(text)}: give KIND:SIDES with a kind of {kinds}, as v5e:16x16, v5p:2x2x1 "
+                "or h100:8"
+            )
+        return cls(kind, tuple(map(int, (sides or "1").split("x"))))
+
+    @property
+    def name(self) -> str:
+        """As it is given."""
+        return f"{self.kind}:{'x'.join(map(str, self.sides))}"
+
+    @property
+    def chip(self) -> Chip:
+        """What each of them can do."""
+        return CHIPS[self.kind]
+
+    @property
+    def size(self) -> int:
+        """How many."""
+        return math.prod(self.sides)
+
+    @property
+    def mesh(self) -> Mesh:
+        """The chips as devices that one can compile for."""
+        jax.config.update("jax_platforms", "cpu")  # or JAX looks for chips that are not here
+        jax.config.update("jax_traceback_in_locations_limit", 0)  # libtpu 0.0.42 can hang on long ones
+        more: dict[str, Any] = {}
+        if self.kind == "h100":
+            _need("jax_cuda12_plugin", "jax-cuda12-plugin jax-cuda12-pjrt")
+            platform, name = "cuda", "h100"
+            more = {"target_config": _H100, "topology": f"1x1x{self.size}"}
+        else:
+            _need("libtpu", "'looped-actor[plan]'")
+            for setting, value in _TPU_SETTINGS.items():
+                os.environ.setdefault(setting, value)
+            platform, name = "tpu", self.name
+            if self.size == 1:
+                name, more = f"{self.kind}:1x1x1", {"chips_per_host_bounds": (1, 1, 1)}
+        try:
+            described = topologies.get_topology_desc(platform=platform, topology_name=name, **more)
+        except Exception as error:  # a library's own, of any class
+            raise ValueError(
+                f"topology {self.name}: the compiler knows no such one ({brief(error)})"
+            ) from None
+        return mesh_of(described.devices)
+
+
+def _need(module: str, package: str) -> None:
+    if importlib.util.find_spec(module) is None:
+        raise ValueError(f"{module} is not installed, which compiles for these chips: pip install {package}")
