@@ -321,7 +321,7 @@ class Pair:
         advice: str = "resume",
         limit: float = SECONDS_TO_NOTICE,
     ) -> dict:
-        started = time.monotonic()
+        started, beside = time.monotonic(), ""
         try:
             said, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
@@ -330,11 +330,11 @@ class Pair:
         finally:
             if other is not None:
                 with suppress(subprocess.TimeoutExpired):
-                    other.communicate(timeout=SECONDS_TO_NOTICE)
+                    beside, _ = other.communicate(timeout=SECONDS_TO_NOTICE)
                 kill(other)
         facts = {"seconds": round(time.monotonic() - started, 1), "code": process.returncode}
         if process.returncode != wanted or (wanted and advice not in said):
-            return facts | {"failure": said[-600:]}
+            return facts | {"failure": said[-4000:], "beside": beside[-4000:]}
         return facts
 
 

@@ -17,6 +17,7 @@ from typing import Any, NoReturn
 import jax
 import numpy as np
 from jax import core
+from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from looped_actor.checks import brief, shown
@@ -170,6 +171,9 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
         initialization_timeout=3 * SECONDS_TO_MEET,
         heartbeat_timeout_seconds=SECONDS_OF_SILENCE,
     )
+    # Gloo gives up after 30 seconds where one process connects later than another, which may have levels
+    # to make first; once connected it waits.
+    multihost_utils.sync_global_devices("all processes are here")
     alarm.cancel()
 
 

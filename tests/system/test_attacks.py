@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import resource
+import socket
 import subprocess
 import sys
 import time
@@ -415,6 +416,22 @@ def test_when_one_of_two_processes_is_killed_the_other_ends(size, tmp_path):
     """THOROUGH=1 also resumes them, and tries the first, SIGTERM, a missing one and a doubled one."""
     cases = faults("processes", size(1, 6), tmp_path)["cases"]
     assert len(cases) == size(1, 6)
+
+
+@thorough
+def test_a_process_waits_for_one_that_prepares_for_longer_than_gloo_would():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    code = f"""
+import sys, time
+from jax.experimental import multihost_utils
+from looped_actor.devices import start_devices
+start_devices(1, "{address}", 2, int(sys.argv[1]))
+time.sleep(35 if sys.argv[1] == "0" else 0)
+multihost_utils.sync_global_devices("prepared")
+"""
+    both = [subprocess.Popen([sys.executable, "-c", code, number]) for number in "01"]
+    assert [process.wait(120) for process in both] == [0, 0]
 
 
 @pytest.mark.parametrize("learner", ["ppo", "imitation", "gciql"])
