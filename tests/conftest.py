@@ -21,6 +21,7 @@ os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     kept = tempfile.mkdtemp(prefix="compiled-")
     os.environ |= {"JAX_COMPILATION_CACHE_DIR": kept, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
+    os.environ["XDG_CACHE_HOME"] = kept  # nor does what this user has tuned change a test
     atexit.register(shutil.rmtree, kept, ignore_errors=True)
 
 install_import_hook("looped_actor", "shape_checker.check")

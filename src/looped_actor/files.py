@@ -26,6 +26,12 @@ class FileError(ValueError):
     """What was read cannot be used, and why."""
 
 
+def cache_folder() -> pathlib.Path:
+    """The user's, for what can be made again."""
+    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
+    return pathlib.Path(home, "looped-actor")
+
+
 def check_writable(path: pathlib.Path) -> None:
     """Raise an error if nothing can be written there, as a file or as a folder."""
     if (path.is_symlink() and not path.is_dir()) or (

@@ -92,16 +92,15 @@ def in_a_new_process(code, *arguments):
 def test_own_world(tmp_path, size, monkeypatch, capsys):
     code = shortened("own_world.py", tmp_path, size(6, 30) * 1024)
     killed_in_training(code, tmp_path / "killed", after=2)
-    done = run(
-        *COMMAND, "resume", str(tmp_path / "killed"), "--code", str(code), "--devices", "1", **UNOPTIMISED
-    )
+    killed, whole = tmp_path / "killed", tmp_path / "whole"
+    done = run(*COMMAND, "resume", str(killed), "--code", str(code), "--devices", "1", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    for out in ("killed", "whole"):  # the first has nothing left to train
-        done = run(sys.executable, str(code), str(tmp_path / out), **UNOPTIMISED)
+    same = ["metrics.csv", "policy/policy.safetensors"]
+    for out in size([whole], [killed, whole]):  # the first has nothing left to train
+        done = run(sys.executable, str(code), str(out), **UNOPTIMISED)
         assert done.returncode == 0, done.stderr
         assert re.search(r"\d+% of 256 arrive, mean loops \d", done.stdout), done.stdout
-    killed, whole = tmp_path / "killed", tmp_path / "whole"
-    for name in ("metrics.csv", "policy/policy.safetensors", "exported/policy.stablehlo"):
+    for name in size(same, [*same, "exported/policy.stablehlo"]):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
     seen = np.random.default_rng(0).integers(0, 2, (5, 4, 4, 3), np.uint8)
     np.save(tmp_path / "seen.npy", seen)

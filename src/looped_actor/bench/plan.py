@@ -4,7 +4,6 @@ import functools
 import hashlib
 import importlib.metadata
 import json
-import os
 import pathlib
 import re
 import time
@@ -20,7 +19,7 @@ from looped_actor.bench.chips import Chip, Topology
 from looped_actor.bench.depths import DISTRIBUTIONS, DepthDistribution
 from looped_actor.bench.hlo import Body, read_program
 from looped_actor.bench.schedule import packed, streamed
-from looped_actor.files import write_whole
+from looped_actor.files import cache_folder, write_whole
 from looped_actor.runs.base import Run
 
 CHIPS_REPLAYED = 8
@@ -153,8 +152,7 @@ def _version(package: str) -> str:
 
 def default_cache() -> pathlib.Path:
     """Where compiled plans are kept."""
-    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(home, "looped-actor", "plans")
+    return cache_folder() / "plans"
 
 
 def depths_of(run: Run, loops: float | None) -> Int[np.ndarray, " n"]:

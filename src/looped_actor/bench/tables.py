@@ -7,7 +7,11 @@ from rich.table import Table
 from looped_actor.bench.depths import MAX_LOOPS
 from looped_actor.bench.gradient import LoopTiming
 from looped_actor.bench.plan import Plan
+from looped_actor.bench.tune import Tuned
 from looped_actor.bench.work import Saving
+from looped_actor.codec import field_paths, field_value
+from looped_actor.configs.runs import RunConfig
+from looped_actor.runs.base import Estimate
 
 MOST_PARTS = 8
 """Of a program that are shown."""
@@ -93,6 +97,45 @@ def plan_tables(plan: Plan) -> list[Table]:
             table.add_row(part.name, *numbers, f"{part.seconds * 1e6:,.1f}", f"{share:.0%}", part.bound)
         tables.append(table)
     return tables
+
+
+def tuned_table(tuned: Tuned) -> Table:
+    """What was timed to find what suits a kind of device."""
+    title = f"{tuned.kind}: the paper's net; time relative to the default, the first of each"
+    table = _table(title, "", "computed at once", "time")
+    for what, times, best in (
+        ("an update, in chunks", tuned.chunks, tuned.chunk),
+        ("a rollout, in slots", tuned.slots, tuned.slot),
+    ):
+        for size, time in times.items():
+            table.add_row(what, f"{size}, chosen" if size == best else str(size), f"{time:.3f}")
+        table.add_section()
+    return table
+
+
+def cost_tables(config: RunConfig, cost: Estimate) -> list[Table]:
+    """What a run would do, and take."""
+    fields, table = Table(title="configuration", show_header=False), Table(title="cost", show_header=False)
+    for path in field_paths(config):
+        fields.add_row(path, str(field_value(config, path)))
+    counted, hours = cost.counted, cost.seconds / 3600
+    kind = "device" if cost.devices == 1 else "devices"
+    for name, value in (
+        ("parameters", f"{counted.parameters:,}"),
+        (f"a decision, at {cost.max_loops} loops", f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"),
+        (cost.step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
+        ("the whole run, at most", f"{counted.flops_per_step * config.total_steps:.2e} FLOPs"),
+        ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),
+        ("memory: parameters and optimiser", f"{cost.state_bytes / 2**20:,.1f} MiB"),
+        (f"memory: {cost.experience}", f"{cost.experience_bytes / 2**20:,.1f} MiB"),
+        ("memory: an update, on each device", f"{cost.update_bytes / 2**20:,.1f} MiB"),
+        (
+            f"time on {cost.devices} {kind} like this one",
+            f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:,.0f} min",
+        ),
+    ):
+        table.add_row(name, value)
+    return [fields, table]
 
 
 def _table(title: str, first: str, *titles: str) -> Table:

@@ -9,9 +9,10 @@ one run, and the fastest turn of each counts, because machines are noisy.
 import functools
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import jax
@@ -23,6 +24,7 @@ from jaxtyping import Array, PyTree
 from looped_actor.algorithms import PPOConfig, Synchronous, Weights, as_open_loop, no_statistics
 from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.bench.timing import take_turns
+from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
 from looped_actor.devices import EVERYWHERE, on_each_device, on_every_device
@@ -93,12 +95,19 @@ class Work:
     """The same without depths that are asked for, which Iso-FLOPs would not understand."""
 
 
-def asked_work(loops: str, quick: bool) -> Work:
-    """The paper's net with random weights on 10x10 boards, asked for depths of a distribution."""
+def asked_work(loops: str, quick: bool, changes: Mapping[str, Any] = MappingProxyType({})) -> Work:
+    """The paper's net with random weights on 10x10 boards, asked for depths of a distribution.
+
+    Args:
+      loops: which distribution.
+      quick: little work, for a minute.
+      changes: of the configuration, by the names of its fields.
+    """
     ppo = PPOConfig(num_envs=64, rollout_steps=8, minibatch=128, epochs=1)
     if quick:
         ppo = PPOConfig(num_envs=32, rollout_steps=1, minibatch=32, epochs=1)
     config = replace(preset("boxoban", "paper"), ppo=ppo, time_limit=5 if quick else 16)
+    config = replaced(config, changes)
     run = run_of(config).puzzle
     env = run.environment(starter_bank("boxoban"))
     depths = jnp.asarray(DISTRIBUTIONS[loops].draw(4096))
@@ -133,7 +142,7 @@ def policy_work(policy: Policy, bank: LevelBank | None, quick: bool) -> Work:
     return Work(config, run.build, policy.weights, world, world)
 
 
-class _Contestant(NamedTuple):
+class Contestant(NamedTuple):
     """A trainer of this work with its state, and a player of its levels."""
 
     trainer: Trainer
@@ -141,21 +150,27 @@ class _Contestant(NamedTuple):
     player: LevelPlayer
 
 
-def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
-    config = work.config
+def looped_contestant(work: Work, mesh: Mesh) -> Contestant:
+    """The looped net at this work."""
+    return _contestant(work.config, mesh, work.world, work.build, work.weights)
+
+
+def _contestant(
+    config: OnlineConfig, mesh: Mesh, world: World, build: Callable, trained: Weights | None
+) -> Contestant:
+    trainer = ppo_trainer(config.ppo, world.train, build, config.iterations, mesh)
+    state = trainer.begin(seed=0)
+    planes = state.players.observation.shape[-1]
+    # Random weights do not scale observations: a depth that is asked for must arrive as it is.
+    chosen = trained or state.weights._replace(statistics=no_statistics(planes))
+    state = state.with_weights(on_every_device(mesh, chosen))
+    cap, definition = config.halting.max_loops, trainer.learner.net.definition
+    return Contestant(trainer, state, LevelPlayer(world.held_out, world.levels, definition, cap, mesh))
+
+
+def _contestants(work: Work, mesh: Mesh) -> dict[str, Contestant]:
+    config, looped = work.config, looped_contestant(work, mesh)
     stack = run_of(replace(config, arm="iso-flops"))
-
-    def make(world: World, build: Callable, trained: Weights | None) -> _Contestant:
-        trainer = ppo_trainer(config.ppo, world.train, build, config.iterations, mesh)
-        state = trainer.begin(seed=0)
-        planes = state.players.observation.shape[-1]
-        # Random weights do not scale observations: a depth that is asked for must arrive as it is.
-        chosen = trained or state.weights._replace(statistics=no_statistics(planes))
-        state = state.with_weights(on_every_device(mesh, chosen))
-        cap, definition = config.halting.max_loops, trainer.learner.net.definition
-        return _Contestant(trainer, state, LevelPlayer(world.held_out, world.levels, definition, cap, mesh))
-
-    looped = make(work.world, work.build, work.weights)
     in_step = ppo_trainer(
         config.ppo,
         work.world.train,
@@ -165,8 +180,8 @@ def _contestants(work: Work, mesh: Mesh) -> dict[str, _Contestant]:
         acting=FROZEN,
         execution=FrozenScan(),
     )
-    frozen = _Contestant(in_step, looped.state, replace(looped.player, acting=FROZEN))
-    iso_flops = make(work.iso_flops_world, stack.build, None)
+    frozen = Contestant(in_step, looped.state, replace(looped.player, acting=FROZEN))
+    iso_flops = _contestant(config, mesh, work.iso_flops_world, stack.build, None)
     return {"looped": looped, "frozen": frozen, "iso-flops": iso_flops}
 
 
@@ -175,7 +190,7 @@ def bench_acting(work: Work, mesh: Mesh, turns: Turns, progress: Progress) -> di
     contestants = _contestants(work, mesh)
     plays = _compiled_rollouts(contestants, progress)
     asked, executed, mean = _loops_of_rollout(plays["looped"]().rollout)
-    bare = _compiled({"bare": _bare_acting(contestants["looped"], asked)}, progress)
+    bare = compiled({"bare": _bare_acting(contestants["looped"], asked)}, progress)
     times, _ = take_turns(plays | bare, turns.rounds, turns.left, progress)
     return {"rollout": _saving(work, mean, executed / asked, times)}
 
@@ -194,7 +209,7 @@ def bench_evaluation(work: Work, mesh: Mesh, turns: Turns, progress: Progress) -
     episodes, executed = played["looped"].episodes, int(played["looped"].executed.sum())
     asked = int(episodes.loops.sum())
     mean = asked / int(episodes.length.sum())
-    bare = _compiled({"bare": _bare_acting(contestants["looped"], asked)}, progress)
+    bare = compiled({"bare": _bare_acting(contestants["looped"], asked)}, progress)
     times, _ = take_turns(plays | bare, turns.rounds, turns.left, progress)
     return {"evaluation": _saving(work, mean, executed / asked, times)}
 
@@ -214,7 +229,7 @@ def bench_training(
     contestants = _contestants(work, mesh)
     plays = _compiled_rollouts(contestants, progress)
     played = {name: play() for name, play in plays.items()}
-    learns = _compiled(
+    learns = compiled(
         {
             name: (c.trainer.programs.learn, (c.trainer.collector.world, c.state, played[name], None))
             for name, c in contestants.items()
@@ -227,13 +242,13 @@ def bench_training(
     learning_asked = round(ppo.epochs * ppo.steps_per_iteration * mean)
     learning_executed = learning_asked * float(metrics.play.learning_executed)
     looped = contestants["looped"]
-    bare = _compiled(
+    bare = compiled(
         {"acting": _bare_acting(looped, asked), "learning": _bare_learning(looped, learning_asked, mean)},
         progress,
     )
     wholes = {}
     if whole:
-        wholes = _compiled(
+        wholes = compiled(
             {
                 name: (c.trainer.programs.iterate, (c.trainer.collector.world, c.state))
                 for name, c in contestants.items()
@@ -258,8 +273,8 @@ def bench_training(
     }
 
 
-def _compiled_rollouts(contestants: dict[str, _Contestant], progress: Progress) -> dict[str, Callable]:
-    return _compiled(
+def _compiled_rollouts(contestants: dict[str, Contestant], progress: Progress) -> dict[str, Callable]:
+    return compiled(
         {
             name: (c.trainer.programs.collect, (c.trainer.collector.world, c.state, None))
             for name, c in contestants.items()
@@ -285,7 +300,7 @@ def _saving(work: Work, mean: float, executed_over_asked: float, times: dict[str
     )
 
 
-def _compiled(jobs: dict[str, tuple[Any, tuple]], progress: Progress) -> dict[str, Callable[[], Any]]:
+def compiled(jobs: dict[str, tuple[Any, tuple]], progress: Progress) -> dict[str, Callable[[], Any]]:
     """Jitted functions, compiled for their arguments, two at a time since the compiler uses one core."""
     progress(0.0, f"compiling {', '.join(jobs)}")
     with ThreadPoolExecutor(2) as pool:
@@ -296,7 +311,7 @@ def _compiled(jobs: dict[str, tuple[Any, tuple]], progress: Progress) -> dict[st
         }
 
 
-def _bare_acting(looped: _Contestant, loops: int) -> tuple[Any, tuple]:
+def _bare_acting(looped: Contestant, loops: int) -> tuple[Any, tuple]:
     """At least `loops` loops over all devices, in batches as large as the stream's."""
     trainer, state = looped.trainer, looped.state
     devices = trainer.mesh.size
@@ -312,7 +327,7 @@ def _bare_acting(looped: _Contestant, loops: int) -> tuple[Any, tuple]:
     return _on_each_device(trainer, run, state)
 
 
-def _bare_learning(looped: _Contestant, loops: int, mean: float) -> tuple[Any, tuple]:
+def _bare_learning(looped: Contestant, loops: int, mean: float) -> tuple[Any, tuple]:
     """At least `loops` loops, forward and back, in chunks as large as the learner's."""
     trainer, state = looped.trainer, looped.state
     depth = round(mean)

@@ -1,4 +1,4 @@
-"""`looped-actor bench`: timings, as ratios taken in one run; `looped-actor plan`: times of other chips."""
+"""`looped-actor bench`: timings, as ratios; `plan`: times of other chips; `tune`: what suits this one."""
 
 import dataclasses
 import json
@@ -54,14 +54,18 @@ def loop(
     preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
     bench = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
-
     with _bar() as progress:
         timings = bench_loop(bench, progress)
     if as_json:
         print(json.dumps({name: timing._asdict() for name, timing in timings.items()}))
         return
-
     Console().print(gradient_table(timings, bench.batch))
+
+
+def _at_least_one(**options: float | None) -> None:
+    for name, value in options.items():
+        if value is not None and not value >= 1:
+            raise ValueError(f"--{name} is {value}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -83,8 +87,7 @@ class WorkOptions(DeviceOptions):
     """Print one JSON object instead of a table."""
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"--rounds is {self.rounds}; it must be at least 1")
+        _at_least_one(rounds=self.rounds)
         if self.policy is None and self.levels is not None:
             raise ValueError(
                 "--levels is for a policy: random weights are asked for depths, whatever the level"
@@ -185,9 +188,8 @@ def plan(
 ) -> None:
     """Estimate a run on TPUs or GPUs that are not here, by compiling its programs for them.
 
-    Memory, kernels and exchanges are what the compiler plans. Times are estimates from its text: docs, under
-    Accelerators, say what they can and cannot tell. Needs the extra `plan`, which is libtpu; for GPUs
-    jax-cuda12-plugin and jax-cuda12-pjrt. Compiling takes minutes, and is kept for the next time.
+    Memory, kernels and exchanges are what the compiler plans, times are estimates from its text. Needs the
+    extra `plan`; for GPUs jax-cuda12-plugin and jax-cuda12-pjrt. Compiling takes minutes, and is kept.
 
     Example: looped-actor plan boxoban --scale paper --topology v5e:2x4
 
@@ -209,9 +211,7 @@ def plan(
     from looped_actor.loop.hardware import computing
     from looped_actor.runs.kinds import run_of
 
-    for name, value in (("chunk", chunk), ("slots", slots), ("loops", loops)):
-        if value is not None and not value >= 1:
-            raise ValueError(f"--{name} is {value}; it must be at least 1")
+    _at_least_one(chunk=chunk, slots=slots, loops=loops)
     chips = Topology.named(topology)
     planned = run_of(run.chosen, mesh=chips.mesh, own=run.own)
     with Console(stderr=True).status(f"planning for {topology}") as status, computing(chunk, slots):
@@ -222,3 +222,33 @@ def plan(
         return
     for table in plan_tables(found):
         Console().print(table)
+
+
+def tune(*, on: DeviceOptions, rounds: int = 4, as_json: Json = False) -> None:
+    """Find how much to compute at once on this hardware, and remember it for every later command.
+
+    Rollouts and updates of the paper's net are timed for a few numbers of slots and chunks. Results change by
+    rounding only; a run that was begun before goes on, but not bit for bit.
+
+    Example: looped-actor tune
+
+    Args:
+      rounds: Turns that each candidate takes after compiling; the fastest counts.
+      as_json: Print one JSON object instead of a table.
+    """
+    from rich.console import Console
+
+    from looped_actor.bench.tables import tuned_table
+    from looped_actor.bench.tune import tune as time_candidates
+    from looped_actor.bench.tune import tuning_work
+    from looped_actor.loop.hardware import remember, tuned_file
+
+    _at_least_one(rounds=rounds)
+    mesh = on.start()
+    with _bar() as progress:
+        found = time_candidates(tuning_work(mesh), mesh, rounds, progress)
+    remember(found.kind, found.chunk * found.latent, found.slot * found.latent)
+    if as_json:
+        print(json.dumps(found._asdict() | {"chunk": found.chunk, "slot": found.slot}))
+        return
+    Console().print(tuned_table(found), f"remembered in {tuned_file()}; remove that file to forget it")

@@ -13,7 +13,7 @@ from looped_actor.checks import brief, printable
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
-from looped_actor.cli.bench import plan
+from looped_actor.cli.bench import plan, tune
 from looped_actor.cli.evaluate import evaluate
 from looped_actor.cli.export import export
 from looped_actor.cli.levels import app as levels
@@ -35,6 +35,7 @@ app.command(export)
 app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
 app.command(plan)
+app.command(tune)
 app.command(theory)
 app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
 app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")

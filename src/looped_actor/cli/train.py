@@ -221,34 +221,11 @@ def _train(
 
 def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    from looped_actor.codec import field_paths, field_value
+    from looped_actor.bench.tables import cost_tables
     from looped_actor.runs.kinds import run_of
 
-    fields = Table(title="configuration", show_header=False)
-    for path in field_paths(config):
-        fields.add_row(path, str(field_value(config, path)))
-    config = run_of(config, own=own).completed()
-    cost = run_of(config, own=own).cost(devices)
-    counted = cost.counted
-    table = Table(title="cost", show_header=False)
-    hours, kind = cost.seconds / 3600, "device" if cost.devices == 1 else "devices"
-    for name, value in (
-        ("parameters", f"{counted.parameters:,}"),
-        (f"a decision, at {cost.max_loops} loops", f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"),
-        (cost.step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
-        ("the whole run, at most", f"{counted.flops_per_step * config.total_steps:.2e} FLOPs"),
-        ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),
-        ("memory: parameters and optimiser", f"{cost.state_bytes / 2**20:,.1f} MiB"),
-        (f"memory: {cost.experience}", f"{cost.experience_bytes / 2**20:,.1f} MiB"),
-        ("memory: an update, on each device", f"{cost.update_bytes / 2**20:,.1f} MiB"),
-        (
-            f"time on {cost.devices} {kind} like this one",
-            f"{hours:,.1f} h" if hours >= 1 else f"{60 * hours:,.0f} min",
-        ),
-    ):
-        table.add_row(name, value)
     console = Console(markup=False)
-    console.print(fields)
-    console.print(table)
+    for table in cost_tables(config, run_of(run_of(config, own=own).completed(), own=own).cost(devices)):
+        console.print(table)
+    console.print(f"on TPUs or GPUs that are not here: looped-actor plan {config.task} --topology v5e:2x4")

@@ -1,15 +1,21 @@
 """How many examples to compute at once, by what they are computed on.
 
 Results never depend on it, beyond rounding; time does. What suits a kind of hardware is a number of *numbers*
-in latents, so that it holds for nets and boards of other sizes too.
+in latents, so that it holds for nets and boards of other sizes too. `looped-actor tune` times it on the
+hardware at hand, and what it finds is remembered in the user's cache folder.
 """
 
+import functools
+import json
+import pathlib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
+
+from looped_actor.files import FileError, cache_folder, read_json, write_whole
 
 
 class Suited(NamedTuple):
@@ -37,15 +43,46 @@ GPU = Suited(chunk=4_000_000, slots=16_000_000)
 SUITED = {"cpu": CPU, "tpu": TPU, "gpu": GPU, "cuda": GPU, "rocm": GPU}
 
 
-def platform() -> str:
-    """What the program that is traced will run on: the devices of its mesh, or else JAX's own."""
-    device = jax.sharding.get_abstract_mesh().abstract_device
-    return jax.default_backend() if device is None else device.platform
+def device() -> Any:
+    """What the program that is traced will run on: a device of its mesh, or else JAX's own."""
+    return jax.sharding.get_abstract_mesh().abstract_device or jax.devices()[0]
 
 
 def suited() -> Suited:
-    """What suits the devices that are computed on."""
-    return SUITED.get(platform(), GPU)
+    """What suits the devices that are computed on: as they were tuned, or else by their platform."""
+    here = device()
+    usual, tuned = SUITED.get(here.platform, GPU), _read(tuned_file()).get(here.device_kind)
+    return usual if tuned is None else usual._replace(**tuned)
+
+
+def tuned_file() -> pathlib.Path:
+    """Where is remembered what suits each kind of device."""
+    return cache_folder() / "tuned.json"
+
+
+def remember(kind: str, chunk: int, slots: int) -> None:
+    """For a kind of device, in numbers of latents."""
+    path = tuned_file()
+    _read.cache_clear()
+    known = _read(path) | {kind: {"chunk": chunk, "slots": slots}}
+    write_whole(path, (json.dumps(known, indent=1) + "\n").encode())
+    _read.cache_clear()
+
+
+@functools.cache
+def _read(path: pathlib.Path) -> dict[str, dict[str, int]]:
+    if not path.exists():
+        return {}
+    known = read_json(path)
+    if not isinstance(known, dict) or not all(map(_is_suited, known.values())):
+        raise FileError(f"{path}: not as `looped-actor tune` writes it: remove the file, or tune again")
+    return known
+
+
+def _is_suited(numbers: Any) -> bool:
+    if not isinstance(numbers, dict) or numbers.keys() != {"chunk", "slots"}:
+        return False
+    return all(type(number) is int and 0 < number < 2**40 for number in numbers.values())
 
 
 _CHUNK: ContextVar[int | None] = ContextVar("chunk", default=None)

@@ -38,7 +38,7 @@ class Packed(Execution):
 
     def split(self, batch: int, latent_size: int) -> Split:
         """A few chunks at a time: they go forward before they go back, and are sorted anew in between."""
-        chunk, count = _even_chunks(batch, self.chunk_for(latent_size))
+        chunk, count = even_chunks(batch, self.chunk_for(latent_size))
         return Split(chunk * count, Packed(chunk))
 
     def run(
@@ -164,7 +164,7 @@ def _cut(batch: int, chunk: int, expected_loops: Real[Array, " b"] | None) -> _C
     return _Cut(rows, jnp.argsort(order))
 
 
-def _even_chunks(batch: int, chunk: int) -> tuple[int, int]:
+def even_chunks(batch: int, chunk: int) -> tuple[int, int]:
     """The size of a chunk, and how many go forward together, that leave the least of a batch to be padded.
 
     Chunks may be half as large as wished, no less; of equals, the larger.

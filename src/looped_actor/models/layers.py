@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.loop.hardware import platform
+from looped_actor.loop.hardware import device
 
 Grid = tuple[int, int]
 """Rows and columns of a board."""
@@ -41,7 +41,7 @@ def _as_computed(layer: nnx.Linear, h: Array) -> tuple[Array, Array]:
 
     A TPU rounds what it multiplies to bfloat16 by itself, and takes half as long again if it is told to.
     """
-    dtype = None if platform() == "tpu" else layer.dtype
+    dtype = None if device().platform == "tpu" else layer.dtype
     h, kernel = layer.promote_dtype((h, layer.kernel[...]), dtype=dtype)
     return h, kernel
 

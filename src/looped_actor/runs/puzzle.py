@@ -37,6 +37,9 @@ DECISIONS_OF_A_LEVEL = 60
 PAPER_LEVELS = 900_000
 """Levels of Boxoban to learn from, as the paper had."""
 
+FEW_LEVELS = 200
+"""That are made sooner than other processes have started to make them."""
+
 
 @dataclass(frozen=True)
 class PuzzleRun(OnlineRun):
@@ -72,7 +75,8 @@ class PuzzleRun(OnlineRun):
         if not levels.train and not (self._is_made() and all(path.is_file() for path in paths.values())):
             self.note_recipe()
             assert levels.recipe is not None
-            options: Any = {"workers": default_workers(), "progress": progress}
+            few = levels.held_out_count + levels.train_count <= FEW_LEVELS
+            options: Any = {"workers": 1 if few else default_workers(), "progress": progress}
             wanted = {"held_out": levels.held_out_count}
             banks = generate(levels.held_out_recipe or levels.recipe, wanted, **options)
             wanted = {"train": levels.train_count}
