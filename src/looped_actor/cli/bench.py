@@ -251,4 +251,5 @@ def tune(*, on: DeviceOptions, rounds: int = 4, as_json: Json = False) -> None:
     if as_json:
         print(json.dumps(found._asdict() | {"chunk": found.chunk, "slot": found.slot}))
         return
-    Console().print(tuned_table(found), f"remembered in {tuned_file()}; remove that file to forget it")
+    Console().print(tuned_table(found))
+    print(f"remembered in {tuned_file()}; remove that file to forget it")

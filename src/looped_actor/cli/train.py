@@ -225,7 +225,6 @@ def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
     from looped_actor.bench.tables import cost_tables
     from looped_actor.runs.kinds import run_of
 
-    console = Console(markup=False)
     for table in cost_tables(config, run_of(run_of(config, own=own).completed(), own=own).cost(devices)):
-        console.print(table)
-    console.print(f"on TPUs or GPUs that are not here: looped-actor plan {config.task} --topology v5e:2x4")
+        Console(markup=False).print(table)
+    print("for TPUs and GPUs that are not here: the same with `plan` for `train`, and --topology v5e:2x4")
