@@ -79,7 +79,13 @@ class Checkpoints:
             create=not read_only,
         )
         handlers = {"state": ocp.StandardCheckpointHandler(), "bookmark": ocp.JsonCheckpointHandler()}
-        self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        try:  # it reads what every checkpoint says of itself
+            self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise CheckpointError(
+                f"{folder}: a checkpoint in it is damaged ({brief(error)}); remove the newest, or all but "
+                "one that is known to be good, and try again"
+            ) from None
 
     def save(self, state: Any, bookmark: Bookmark, score: float | None = None) -> None:
         """Begin to write a checkpoint; training may go on meanwhile."""
