@@ -36,6 +36,7 @@ from looped_actor.levels import (
     starter_bank,
     write_solutions,
 )
+from looped_actor.models import CoreConfig
 from looped_actor.offline import open_dataset
 from looped_actor.offline.dataset import DatasetError
 from looped_actor.runs.folder import begin_run, train_run
@@ -400,6 +401,11 @@ def test_what_a_checkpoint_says_of_itself_may_be_anything(tmp_path):
     (tmp_path / "1" / "_CHECKPOINT_METADATA").write_text('{"init_timestamp_nsecs": []}')
     with pytest.raises(CheckpointError, match=r"a checkpoint in it is damaged .* remove the newest"):
         Checkpoints(tmp_path, "mine", read_only=True).read()
+
+
+def test_billions_of_layers_are_refused_at_once():
+    with pytest.raises(ValueError, match="layers is 2147483648; it must be from 1 to 1024"):
+        CoreConfig(layers=2**31)
 
 
 def faults(kind, cases, tmp_path, *words):

@@ -9,8 +9,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.checks import at_least_one
+from looped_actor.checks import at_least_one, within
 from looped_actor.models.layers import Attention, Grid, GridConvolution, SwiGLU, rms_norm
+
+MOST_LAYERS = 1024
+"""Of a core: each is built one by one, so a file that asks for billions would never be refused."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +36,8 @@ class CoreConfig:
     """Matrix products in this type. Latents, norms, residuals and halting stay in float32."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "width", "heads", "layers", "hidden_multiple")
+        at_least_one(self, "width", "heads", "hidden_multiple")
+        within(self, 1, MOST_LAYERS, "layers")
         if self.width % self.heads:
             raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
         if not self.expansion > 0:
