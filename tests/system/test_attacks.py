@@ -394,11 +394,14 @@ def test_what_should_not_happen_says_how_to_report_it(monkeypatch, capsys):
     assert "Please report" in said.splitlines()[-1]
 
 
-def test_what_a_checkpoint_says_of_itself_may_be_anything(tmp_path):
+@pytest.mark.parametrize(
+    "said", ['{"init_timestamp_nsecs": []}', '{"commit_timestamp_nsecs": 1' + "0" * 29 + "}"]
+)
+def test_what_a_checkpoint_says_of_itself_may_be_anything(said, tmp_path):
     checkpoints = Checkpoints(tmp_path, "mine")
     checkpoints.save({"a": np.zeros(3)}, Bookmark(1, 10, 100, "mine"))
     checkpoints.close()
-    (tmp_path / "1" / "_CHECKPOINT_METADATA").write_text('{"init_timestamp_nsecs": []}')
+    (tmp_path / "1" / "_CHECKPOINT_METADATA").write_text(said)
     with pytest.raises(CheckpointError, match=r"a checkpoint in it is damaged .* remove the newest"):
         Checkpoints(tmp_path, "mine", read_only=True).read()
 

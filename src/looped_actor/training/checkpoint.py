@@ -81,7 +81,7 @@ class Checkpoints:
         handlers = {"state": ocp.StandardCheckpointHandler(), "bookmark": ocp.JsonCheckpointHandler()}
         try:  # it reads what every checkpoint says of itself
             self._manager = ocp.CheckpointManager(self.folder, options=options, item_handlers=handlers)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
+        except (ValueError, TypeError, KeyError, AttributeError, ArithmeticError) as error:
             raise CheckpointError(
                 f"{folder}: a checkpoint in it is damaged ({brief(error)}); remove the newest, or all but "
                 "one that is known to be good, and try again"
