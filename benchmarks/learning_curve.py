@@ -22,7 +22,7 @@ from record import write_record
 from looped_actor.algorithms import no_statistics
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.devices import all_devices
-from looped_actor.evaluation.levels import summary
+from looped_actor.evaluation.facts import summary
 from looped_actor.runs.evaluate import evaluate_policy
 from looped_actor.runs.folder import policy_at, read_run
 from looped_actor.runs.kinds import run_of

@@ -31,6 +31,7 @@ from looped_actor.devices import all_devices
 from looped_actor.envs import Boxoban, VectorEnv
 from looped_actor.envs.gymnasium import VectorGym
 from looped_actor.levels import starter_bank
+from looped_actor.models.arms import STARTS
 from looped_actor.training import Schedule, fit, ppo_trainer
 from looped_actor.training.fit import as_numbers
 
@@ -39,10 +40,10 @@ GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "runs" / "gymnasium.zip"
 SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
 
-def build(rngs):
+def build(rngs, starting=None):
     return ActorCritic(
         PlanesTokenizer(4, 8, rngs=rngs),
-        LoopedTrunk(CoreConfig(8, 1, 1, hidden_multiple=8), PolicyKL(max_loops=3), rngs=rngs),
+        LoopedTrunk(CoreConfig(8, 1, 1, hidden_multiple=8), PolicyKL(max_loops=3), starting, rngs=rngs),
         ReadoutLogits(8, 4, rngs=rngs),
         ValueHead(8, rngs=rngs),
     )
@@ -57,11 +58,12 @@ class SameDraws(VectorGym):
         return np.asarray(observation), {}
 
 
-def test_a_run_on_the_host_is_the_run_on_the_devices():
-    env = Boxoban(starter_bank("boxoban").on_device(), time_limit=4)
+@pytest.mark.parametrize("start", ["fixed", "carried"])
+def test_a_run_on_the_host_is_the_run_on_the_devices(start):
+    env, net = Boxoban(starter_bank("boxoban").on_device(), time_limit=4), lambda r: build(r, STARTS[start])
     trainers = (
-        ppo_trainer(CONFIG, env, build, 2, all_devices(1)),
-        ppo_trainer(CONFIG, SameDraws(env, 4), build, 2, all_devices(1)),
+        ppo_trainer(CONFIG, env, net, 2, all_devices(1)),
+        ppo_trainer(CONFIG, SameDraws(env, 4), net, 2, all_devices(1)),
     )
     (ours, metrics), (theirs, told) = (_run(trainer) for trainer in trainers)
     metrics, told = as_numbers(metrics), as_numbers(told)

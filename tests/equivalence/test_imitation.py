@@ -34,7 +34,7 @@ def test_the_loss_is_the_cross_entropy_to_the_set():
     optimal = jnp.array([[1, 0, 0], [1, 0, 1], [1, 1, 1], [0, 0, 0]], bool)
 
     def loss(logits):
-        def decide(observation, *, expected_loops=None):
+        def decide(observation, *, expected_loops=None, memory=None):
             return Now(Categorical(logits), Loop(jnp.ones(4, jnp.int32)))
 
         return imitation_loss(decide, Advised(logits, optimal, jnp.ones(4, jnp.int32)))

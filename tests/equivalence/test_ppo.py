@@ -49,7 +49,7 @@ def numpy_loss(weights, example):
 
 
 def net_of(weights):
-    def decide(observation, *, expected_loops):
+    def decide(observation, *, expected_loops, memory=None):
         outputs = observation @ weights
         latent = jnp.zeros((len(outputs), 1))
         loop = SimpleNamespace(loops=expected_loops, executed_to_learn=expected_loops.sum(), latent=latent)
@@ -62,7 +62,7 @@ def net_of(weights):
 
 def test_loss_and_gradient_equal_numpy(case, x64):
     weights, example = case
-    arrays = PPOBatch(*map(jnp.asarray, example))
+    arrays = jax.tree.map(jnp.asarray, example)
     expected, clipped = numpy_loss(weights, example)
     assert 0 < clipped < BATCH  # both branches of the minimum are at work
 

@@ -25,6 +25,7 @@ from looped_actor.levels import starter_bank
 from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.halting import PolicyKL
 from looped_actor.loop.state import LoopProblem
+from looped_actor.models.arms import STARTS
 from looped_actor.runs.kinds import run_of
 from tiny import tiny
 
@@ -33,10 +34,10 @@ ROOT = pathlib.Path(__file__).parents[2]
 POLICIES = {"boxoban": "results/micro_boxoban", "rush-hour": "results/micro_rush_hour"}
 # Every game with every number of slots where there is time: THOROUGH=1.
 THOROUGH = bool(os.environ.get("THOROUGH"))
-GAMES_AND_SLOTS = (
-    list(itertools.product(POLICIES, (1, 2, 3, 5, ENVS, None)))
+GAMES_SLOTS_STARTS = (
+    list(itertools.product(POLICIES, (1, 2, 3, 5, ENVS, None), STARTS))
     if THOROUGH
-    else [("boxoban", 1), ("boxoban", 3), ("rush-hour", None)]
+    else [("boxoban", 1, "fixed"), ("boxoban", 3, "carried"), ("rush-hour", None, "carried")]
 )
 
 
@@ -51,7 +52,7 @@ def policy(task, dtype):
 
 
 @functools.cache
-def in_step(task, dtype):
+def in_step(task, dtype, start):
     """The rollout of the oracle, from environments that are in the middle of their episodes."""
     definition, weights, env = policy(task, dtype)
     vector = VectorEnv(env, ENVS)
@@ -60,7 +61,9 @@ def in_step(task, dtype):
     @jax.jit
     def run(weights):
         frozen = deciding(definition, weights, execution=FrozenScan())
-        players, _ = play(vector, new_players(vector, root), frozen, root, jnp.int32(0), 4)
+        first = new_players(vector, root)
+        memory = STARTS[start].begin(lambda: frozen(first.observation).loop.latent)
+        players, _ = play(vector, first._replace(memory=memory), frozen, root, jnp.int32(0), 4)
         return players, play(vector, players, frozen, root, jnp.int32(4), STEPS, some_given())
 
     return vector, root, *run(weights)
@@ -71,10 +74,10 @@ def some_given():
     return jnp.full((STEPS, ENVS), -1, jnp.int32).at[::2, 0].set(0)
 
 
-@pytest.mark.parametrize(("task", "slots"), GAMES_AND_SLOTS)
-def test_a_streamed_rollout_is_the_one_in_step(task, slots, x64):
+@pytest.mark.parametrize(("task", "slots", "start"), GAMES_SLOTS_STARTS)
+def test_a_streamed_rollout_is_the_one_in_step(task, slots, start, x64):
     definition, weights, _ = policy(task, jnp.float64)
-    vector, root, before, (players, rollout) = in_step(task, jnp.float64)
+    vector, root, before, (players, rollout) = in_step(task, jnp.float64, start)
 
     @jax.jit
     def run(weights):
@@ -101,8 +104,8 @@ def test_a_streamed_rollout_is_the_one_in_step(task, slots, x64):
     assert int(rollout.executed) == 8 * ENVS * (STEPS + 1)
 
 
-@pytest.mark.parametrize(("task", "slots"), GAMES_AND_SLOTS)
-def test_streamed_levels_are_those_in_step(task, slots, x64, monkeypatch):
+@pytest.mark.parametrize(("task", "slots", "start"), GAMES_SLOTS_STARTS)
+def test_streamed_levels_are_those_in_step(task, slots, start, x64, monkeypatch):
     monkeypatch.setattr(levels_play, "LEAST_AT_PLAY", 12)  # fewer than there are levels: others queue
     definition, weights, env = policy(task, jnp.float64)
     levels = jnp.array([*range(39, 0, -1), -1, -1, -1])
@@ -110,8 +113,10 @@ def test_streamed_levels_are_those_in_step(task, slots, x64, monkeypatch):
     @jax.jit
     def both(weights):
         frozen = deciding(definition, weights, execution=FrozenScan())
-        streamed = stream_levels(env, as_open_loop(definition, weights), levels, 8, Streaming(slots))
-        return play_levels(env, frozen, levels, 8), streamed
+        streamed = stream_levels(
+            env, as_open_loop(definition, weights), levels, 8, Streaming(slots), STARTS[start]
+        )
+        return play_levels(env, frozen, levels, 8, starting=STARTS[start]), streamed
 
     expected, found = both(weights)
     assert found.episodes.length[-3:].tolist() == [0, 0, 0]

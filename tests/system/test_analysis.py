@@ -15,13 +15,19 @@ from flax import nnx
 from helpers import evaluated
 from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.analysis import study
-from looped_actor.analysis.caps import analyse_caps
+from looped_actor.analysis.caps import analyse_caps, analyse_frontier
 from looped_actor.analysis.compare import compare_runs
 from looped_actor.analysis.difficulty import analyse_difficulty
 from looped_actor.analysis.histogram import analyse_histogram
 from looped_actor.analysis.plan_probes import analyse_probes
 from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
-from looped_actor.analysis.requests import CapsRequest, DifficultyRequest, HistogramRequest, ProbeRequest
+from looped_actor.analysis.requests import (
+    CapsRequest,
+    DifficultyRequest,
+    FrontierRequest,
+    HistogramRequest,
+    ProbeRequest,
+)
 from looped_actor.analysis.study import names_of
 from looped_actor.analysis.tables import TableError, read_table, write_table
 from looped_actor.devices import all_devices
@@ -35,9 +41,9 @@ from tiny import tiny
 
 @pytest.fixture(scope="module")
 def imitated(tmp_path_factory):
-    """A run of imitation that ended."""
+    """A run of imitation that ended, whose thoughts are carried on."""
     folder = tmp_path_factory.mktemp("runs") / "imitated"
-    config = begin_run(tiny(by="imitation", time_limit=6), folder)
+    config = begin_run(tiny(by="imitation", time_limit=6, start="carried"), folder)
     assert train_run(config, folder, all_devices(1)) is Ending.FINISHED
     return folder
 
@@ -90,6 +96,9 @@ def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, 
         "difficulty": analyse_difficulty([other], DifficultyRequest(workers=1, **played), mesh),
         "histogram": analyse_histogram([one, other], HistogramRequest(**played), mesh),
         "caps": analyse_caps([one], caps, mesh),
+        "frontier": analyse_frontier(
+            [one], FrontierRequest(min_loops=(1,), thresholds=(0.0, 9.0), **played), mesh
+        ),
         "compare": compare_runs([imitated], out),
     }
     assert all("imitation" in said[name] for name in said if name != "difficulty"), said
@@ -107,6 +116,13 @@ def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, 
     settings = [(row["rule"], row["max_loops"], row["loops"]) for row in caps]
     assert settings == [("adaptive", 1, 1), ("fixed", 2, 2)]
     assert caps[0]["flops"] < caps[1]["flops"]
+    frontier = table(out, "frontier")
+    assert {(row["trained_start"], row["start"]) for row in frontier} == {
+        ("carried", "fixed"),
+        ("carried", "carried"),
+    }
+    assert [row["loops"] for row in frontier if row["threshold"]] == [1, 1]  # nothing is as far as this
+    assert all(row["loops"] > 1 for row in frontier if not row["threshold"])
     assert [row["steps"] for row in table(out, "compare")] == [512, 768]
 
     assert not list(out.glob("*.parts"))  # what was kept on the way is gone

@@ -21,6 +21,7 @@ from looped_actor.configs.presets import preset
 from looped_actor.configs.requests import ExportRequest
 from looped_actor.envs import RushHour, VectorEnv
 from looped_actor.levels import starter_bank
+from looped_actor.loop import Carried
 from looped_actor.models import GoalObservation
 from looped_actor.runs.export import export_policy
 from looped_actor.runs.folder import policy_at
@@ -130,6 +131,22 @@ def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
     for told in results.values():
         told["action"] = told["mean"]
     agrees(results, decision)
+
+
+def test_a_program_takes_and_gives_back_what_is_carried(tmp_path, jax_alone):
+    policy = policy_at(TRAINED).with_start(Carried())
+    request = ExportRequest(platforms=("cpu",), start="carried")
+    signature = export_policy(policy_at(TRAINED), request, tmp_path)
+    assert list(signature["inputs"]) == ["observation", "latent", "fresh"]
+    assert signature["start"] == "carried"
+    vector = VectorEnv(RushHour(starter_bank("rush-hour").on_device()), num_envs=8)
+    _, boards = vector.reset(jax.random.key(0))
+    boards = np.asarray(boards)[:, :5, :5]  # such a policy reads boards of any size
+    memory = policy.act(boards[::-1]).memory.restart(np.arange(8) < 4)
+    results = run_elsewhere(jax_alone, tmp_path, boards, *map(np.asarray, memory))
+    decision = policy(boards, memory=memory)
+    agrees(results, decision)
+    np.testing.assert_allclose(results[8]["latent"], decision.loop.latent, rtol=1e-4, atol=1e-4)
 
 
 def test_rules_can_be_changed_and_what_cannot_be_is_said(tmp_path):

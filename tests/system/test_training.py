@@ -123,6 +123,21 @@ def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
         assert (copy / name).read_bytes() == (finished / name).read_bytes(), name
 
 
+def test_a_run_that_carries_its_thoughts_does_too(tmp_path):
+    """What is carried is in its checkpoints."""
+    whole = begin_run(tiny(start="carried-bfloat16", total_steps=4 * 128), tmp_path / "whole")
+    train_run(whole, tmp_path / "whole", all_devices(1))
+    copy = pathlib.Path(shutil.copytree(tmp_path / "whole", tmp_path / "copy"))
+    shutil.rmtree(copy / "checkpoints" / "4")
+    shutil.rmtree(copy / "policy")
+    train_run(read_run(copy), copy, all_devices(1))
+    for name in ("metrics.csv", "policy/policy.safetensors", "evaluations/000000000512.json"):
+        assert (copy / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
+    facts = evaluated(copy, count=5)
+    assert facts["start"] == "carried-bfloat16"
+    assert evaluated(copy, count=5, start="fixed")["start"] == "fixed"
+
+
 @pytest.mark.parametrize(
     ("task", "arm"),
     [
@@ -143,8 +158,9 @@ def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
     if arm == "fixed-4":
         assert evaluated(tmp_path / "run", count=5, max_loops=6)["loops"] == 6
     else:
-        with pytest.raises(ValueError, match=f"{arm} does not loop"):
-            evaluated(tmp_path / "run", count=5, max_loops=6)
+        for change in ({"max_loops": 6}, {"start": "carried"}):
+            with pytest.raises(ValueError, match=f"{arm} does not loop"):
+                evaluated(tmp_path / "run", count=5, **change)
 
 
 def test_a_run_in_step_and_in_double_precision_is_evaluated(tmp_path):

@@ -12,8 +12,9 @@ from looped_actor import Categorical, Packed, StopReason
 from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.envs import Boxoban
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
+from looped_actor.evaluation.facts import length_bins, summary
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.levels import length_bins, play_levels, summary
+from looped_actor.evaluation.levels import play_levels
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
 from looped_actor.runs.kinds import run_of
@@ -64,12 +65,12 @@ def test_chance_needs_luck_and_time():
 def always(direction):
     """A policy that walks one way, in as many loops as there are boxes on its right half."""
 
-    def decide(observation, *, expected_loops=None):
+    def decide(observation, *, expected_loops=None, memory=None):
         count = observation.shape[0]
         logits = jnp.broadcast_to(jax.nn.one_hot(direction, 4), (count, 4))
         loops = 1 + observation[:, :, 5:, 1].sum(axis=(1, 2)).astype(jnp.int32)
         stop = jnp.where(loops < 3, StopReason.CONVERGED, StopReason.CAP)
-        loop = SimpleNamespace(loops=loops, stop=stop, executed=loops.max() * count)
+        loop = SimpleNamespace(loops=loops, stop=stop, executed=loops.max() * count, latent=loops)
         return SimpleNamespace(distribution=Categorical(logits), loop=loop)
 
     return decide

@@ -10,7 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Int, PyTree, Real, Shaped
 
 from looped_actor.algorithms.statistics import RunningStatistics
-from looped_actor.loop import Execution, HaltingRule, OpenLoop, Packed, Streaming
+from looped_actor.loop import Execution, HaltingRule, Memory, OpenLoop, Packed, Streaming
 
 
 class Weights(NamedTuple):
@@ -35,7 +35,13 @@ class Weights(NamedTuple):
 class Decide(Protocol):
     """Observations as an environment gives them, to decisions."""
 
-    def __call__(self, observation: Any, *, expected_loops: Real[Array, " b"] | None = None) -> Any:
+    def __call__(
+        self,
+        observation: Any,
+        *,
+        expected_loops: Real[Array, " b"] | None = None,
+        memory: Memory | None = None,
+    ) -> Any:
         """A batch of decisions with `distribution`, `loop`, and `value` where the net has one."""
         ...
 
@@ -49,6 +55,8 @@ class Acted(NamedTuple):
     """Why each stopped: values of `StopReason`."""
     executed: Any
     """Loops that the hardware computed for all of them."""
+    memory: Memory | None = None
+    """What to give to the next call of the same episodes; None where nothing is carried."""
 
 
 @dataclass(frozen=True)
@@ -78,8 +86,9 @@ def deciding(
     """
     net: Any = nnx.merge(definition, weights.parameters, weights.fixed)
 
-    def decide(observation: Any, **options: Any) -> Any:
+    def decide(observation: Any, *, memory: Memory | None = None, **options: Any) -> Any:
         given = {"halting": halting, "execution": execution or Packed(), **options}
+        given |= {} if memory is None else {"memory": memory}
         return net(weights.statistics.normalise(observation), **given)
 
     return decide

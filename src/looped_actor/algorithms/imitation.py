@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.checks import within
+from looped_actor.loop import Memory
 from looped_actor.solvers import Advice
 
 
@@ -52,6 +53,8 @@ class Advised(NamedTuple):
     """Where none is, the example counts for nothing."""
     loops: Int[Array, " b"]
     """Loops taken when acting: what `Packed` sorts by."""
+    memory: Memory | None = None
+    """What each thought started from when acting; None where nothing is carried."""
 
 
 class ImitationTerms(NamedTuple):
@@ -67,7 +70,7 @@ class ImitationTerms(NamedTuple):
 
 def imitation_loss(decide: Decide, example: Advised) -> tuple[Float[Array, " b"], ImitationTerms]:
     """Minus the log of the probability that each example gives to its optimal actions together."""
-    now = decide(example.observation, expected_loops=example.loops)
+    now = decide(example.observation, expected_loops=example.loops, memory=example.memory)
     log_probabilities = now.distribution.log_probabilities
     advised = example.optimal.any(axis=-1)
     # Where nothing is optimal, everything counts, and then nothing does: else there would be 0 x inf.

@@ -15,6 +15,7 @@ from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.checks import above_zero, within
+from looped_actor.loop import Memory
 
 
 @dataclass(frozen=True)
@@ -56,6 +57,8 @@ class PPOBatch(NamedTuple):
     value_target: Float[Array, " b"]
     loops: Int[Array, " b"]
     """Loops taken when acting: what `Packed` sorts by."""
+    memory: Memory | None = None
+    """What each thought started from when acting; None where nothing is carried."""
 
 
 class PPOTerms(NamedTuple):
@@ -76,7 +79,7 @@ class PPOTerms(NamedTuple):
 
 def ppo_loss(decide: Decide, example: PPOBatch, config: PPOConfig) -> tuple[Float[Array, " b"], PPOTerms]:
     """The paper's loss of each example. A minibatch is learned from by their mean."""
-    now = decide(example.observation, expected_loops=example.loops)
+    now = decide(example.observation, expected_loops=example.loops, memory=example.memory)
     log_ratio = now.distribution.log_prob(example.action) - example.log_prob
     ratio = jnp.exp(log_ratio)
     held = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)

@@ -1,14 +1,24 @@
-"""Success when a policy is made to think less or more than in training, and what that costs."""
+"""Success when a policy is made to think less or more than in training, or from elsewhere, and its cost."""
 
 from collections.abc import Sequence
-from itertools import cycle
+from itertools import cycle, product
+from typing import Any
 
 import numpy as np
 from jax.sharding import Mesh
 
 from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
-from looped_actor.analysis.requests import CapsRequest
-from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, shares, subjects
+from looped_actor.analysis.requests import CapsRequest, FrontierRequest
+from looped_actor.analysis.study import (
+    Stage,
+    Subject,
+    evaluated,
+    finish,
+    parts_of,
+    quietly,
+    shares,
+    subjects,
+)
 from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.runs.policy import Policy
@@ -37,13 +47,21 @@ def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, s
                     "rule": rule,
                     "max_loops": cap,
                     "threshold": threshold,
-                    **shares(facts),
-                    "returns": facts.get("returns"),
-                    "loops": facts["loops"],
-                    "flops": subject.run.count(facts["loops"]).flops_per_decision,
+                    **_achieved(subject, facts),
                 }
             )
     return finish(request.out, "caps", rows, CAPS)
+
+
+def _achieved(subject: Subject, facts: dict[str, Any]) -> Row:
+    """What every row says of what was played."""
+    flops = subject.run.count(facts["loops"]).flops_per_decision
+    return {
+        **shares(facts),
+        "returns": facts.get("returns"),
+        "loops": facts["loops"],
+        "flops": flops,
+    }
 
 
 def _draw(rows: Sequence[Row]) -> Drawn:
@@ -105,4 +123,72 @@ def _best_settings(rows: Sequence[Row], measure: str) -> str:
 
 CAPS = FigureKind(
     (*ABOUT, "rule", "max_loops", "threshold", "success", "low", "high", "loops", "flops"), _draw
+)
+
+
+def analyse_frontier(
+    policies: Sequence[Policy], request: FrontierRequest, mesh: Mesh, stage: Stage = quietly
+) -> str:
+    """What success some runs have for how many loops: over starts, minimum loops and thresholds."""
+    rows: list[Row] = []
+    for subject in subjects(policies, mesh):
+        cap = subject.halting.max_loops
+        for start, least, threshold in product(request.starts, request.min_loops, request.thresholds):
+            how: Any = {"start": start, "min_loops": min(least, cap), "threshold": threshold}
+            asked = EvaluationRequest(levels=request.levels, count=request.count, **how)
+            what = f"{start} start, from {least} loops, threshold {threshold:g}"
+            facts = evaluated(subject, asked, mesh, parts_of(request.out, "frontier"), stage, what)
+            trained = {"trained_start": str(subject.policy.starting)}
+            rows.append({**subject.about, **trained, **how, **_achieved(subject, facts)})
+    return finish(request.out, "frontier", rows, FRONTIER)
+
+
+def _draw_frontier(rows: Sequence[Row]) -> Drawn:
+    """Success against mean loops, a panel for each environment and a line for each run, start and minimum."""
+    tasks = distinct(rows, "task")
+    figure, axes = new_axes(len(tasks), width=6.2, height=4.4)
+    colours = dict(zip(distinct(rows, "run"), cycle(COLOURS), strict=False))
+    for axis, task in zip(axes[0], tasks, strict=True):
+        here = of(rows, task=task)
+        for run, start, least in distinct(here, "run", "start", "min_loops"):
+            some = sorted(of(here, run=run, start=start, min_loops=least), key=lambda row: row["loops"])
+            success, low, high = (
+                np.array([row[name] for row in some]) for name in ("success", "low", "high")
+            )
+            axis.errorbar(
+                [row["loops"] for row in some],
+                success,
+                np.maximum([success - low, high - success], 0),
+                label=f"{run}: {start}, from {least}",
+                color=colours[run],
+                linestyle=":" if start == "fixed" else "-",
+                marker="o" if least > 1 else "^",
+                markersize=4,
+                linewidth=1.1,
+                elinewidth=0.6,
+            )
+        axis.set(title=TITLES[task], xlabel="mean loops of a decision", ylabel="success (95% interval)")
+        axis.legend(frameon=False, fontsize=7, loc="lower right")
+    figure.suptitle("What thinking buys: each point a threshold, each line a start and a minimum of loops")
+    return Drawn(figure, " ".join(_cheapest(of(rows, run=run)) for run in distinct(rows, "run")))
+
+
+def _cheapest(rows: Sequence[Row]) -> str:
+    """The best setting of a run for each start, and the cheapest that is not clearly behind the best."""
+    said = []
+    for start in distinct(rows, "start"):
+        best = max(of(rows, start=start), key=lambda row: (row["success"], -row["loops"]))
+        said.append(f"{start} start at best {best['success']:.1%} with {best['loops']:.2f} loops")
+    floor = max(row["low"] for row in rows)
+    least = min((row for row in rows if row["high"] >= floor), key=lambda row: row["loops"])
+    how = f"{least['start']} start, from {least['min_loops']}, threshold {least['threshold']:g}"
+    cheapest = (
+        f"the fewest loops not clearly behind: {least['loops']:.2f} with {least['success']:.1%} ({how})"
+    )
+    which = f"{rows[0]['run']} ({TITLES[rows[0]['task']]}, {label_of(rows[0])})"
+    return f"{which}: {', '.join(said)}; {cheapest}."
+
+
+FRONTIER = FigureKind(
+    (*ABOUT, "start", "min_loops", "threshold", "success", "low", "high", "loops", "flops"), _draw_frontier
 )

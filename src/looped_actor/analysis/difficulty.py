@@ -109,7 +109,8 @@ def analyse_difficulty(
     for subject in subjects(policies, mesh):
         run, task = subject.run.puzzle, subject.policy.config.task
         bank = run.bank_to_play(request.levels)
-        player = replace(run.player(bank, count=request.count), batch=LEVELS_AT_ONCE)
+        player = run.player(bank, starting=subject.policy.starting, count=request.count)
+        player = replace(player, batch=LEVELS_AT_ONCE)
         with stage(f"{subject.name}: playing") as progress:
             played = player.record(subject.policy.weights, lambda state, decision: state.cells, progress)
         with stage(f"{subject.name}: solving every state") as progress:

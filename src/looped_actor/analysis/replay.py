@@ -1,6 +1,7 @@
 """An episode of a puzzle, thought by thought: as one HTML file that needs nothing else, and as a GIF."""
 
 import base64
+import functools
 import hashlib
 import html
 import json
@@ -122,7 +123,8 @@ def _steps(env: LevelEnvironment, level: int, policy: Policy, probes: ProbeSet |
         return decide(observation, record=True, **options)
 
     most = policy.run.net.max_loops
-    played = jax.jit(lambda: play_levels(env, record, jnp.array([level]), most, look))()
+    playing = functools.partial(play_levels, env, record, jnp.array([level]), most, look, policy.starting)
+    played = jax.jit(playing)()
     seen, _, taken = jax.device_get(played.trace)
     for step in np.flatnonzero(taken[:, 0]):
         yield tuple(array[step, 0] for array in seen)

@@ -4,6 +4,7 @@ import pathlib
 from dataclasses import dataclass
 
 from looped_actor.checks import at_least_one
+from looped_actor.names import StartName
 
 
 @dataclass(frozen=True)
@@ -45,6 +46,18 @@ class CapsRequest(PlayRequest):
     """KL below which these halt."""
     fixed: tuple[int, ...] = (4, 8, 16)
     """Numbers of loops of decisions that are not adaptive."""
+
+
+@dataclass(frozen=True)
+class FrontierRequest(PlayRequest):
+    """From where, and how briefly, to think."""
+
+    starts: tuple[StartName, ...] = ("fixed", "carried")
+    """Where thoughts start."""
+    min_loops: tuple[int, ...] = (1, 2)
+    """Loops before which none may end."""
+    thresholds: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1)
+    """KL below which they end."""
 
 
 @dataclass(frozen=True)

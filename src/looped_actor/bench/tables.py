@@ -138,6 +138,32 @@ def cost_tables(config: RunConfig, cost: Estimate) -> list[Table]:
     return [fields, table]
 
 
+def evaluation_table(facts: dict[str, Any]) -> Table:
+    """What a policy achieved, by the length of the optimal solution or by task."""
+    puzzle = "bank" in facts
+    played = "levels" if puzzle else "episodes"
+    title = f"{facts['policy']} on {facts['bank' if puzzle else 'task']}"
+    first = "optimal moves" if puzzle else "task"
+    table = _table(title, first, played, "solved", "95% interval", "loops", "steps")
+
+    def add(name: str, row: dict[str, Any]) -> None:
+        low, high = row["interval_95"]
+        loops = f"{row['loops']:.2f}" if "loops" in row else "-"
+        shares = f"{row['success']:.1%}", f"{low:.1%} - {high:.1%}"
+        table.add_row(name, f"{row[played]:,}", *shares, loops, f"{row['mean_steps']:.1f}")
+
+    for row in facts.get("by_optimal_moves", ()):
+        low, high = row["moves"]
+        add(f"{low} - {high}" if low != high else str(low), row)
+    for name, row in facts.get("by_task", {}).items():
+        add(name, row)
+    table.add_section()
+    add("all", facts)
+    for name, row in facts.get("baselines", {}).items():
+        add(name, row)
+    return table
+
+
 def _table(title: str, first: str, *titles: str) -> Table:
     table = Table(title=title)
     table.add_column(first, no_wrap=True)

@@ -7,6 +7,7 @@ import tyro
 from looped_actor.analysis.requests import (
     CapsRequest,
     DifficultyRequest,
+    FrontierRequest,
     HistogramRequest,
     ProbeRequest,
 )
@@ -102,6 +103,25 @@ def caps(runs: Folders, /, *, of: PolicyOptions, request: CapsRequest, devices: 
 
     mesh = devices.start()
     _tell("caps", request.out, analyse_caps(of.policies(runs), request, mesh, progress_bar))
+
+
+@app.command(name="frontier")
+def frontier(
+    runs: Folders, /, *, of: PolicyOptions, request: FrontierRequest, devices: DeviceOptions
+) -> None:
+    """What does a loop buy? Success against mean loops, over starts, minimum loops and thresholds.
+
+    A thought may start from the same latent every time, or where the last one of its episode ended.
+
+    Example: looped-actor analyse frontier runs/fixed runs/carried --count 1000
+
+    Args:
+      runs: Folders of runs, or of policies that runs have written.
+    """
+    from looped_actor.analysis.caps import analyse_frontier
+
+    mesh = devices.start()
+    _tell("frontier", request.out, analyse_frontier(of.policies(runs), request, mesh, progress_bar))
 
 
 @app.command(name="plot")

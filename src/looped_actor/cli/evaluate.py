@@ -55,38 +55,11 @@ def evaluate(
 
 def _print_evaluation(facts: dict[str, Any]) -> None:
     from rich.console import Console
-    from rich.table import Table
 
-    puzzle = "bank" in facts
-    table = Table(title=f"{facts['policy']} on {facts['bank' if puzzle else 'task']}")
-    table.add_column("optimal moves" if puzzle else "task", no_wrap=True)
-    played = "levels" if puzzle else "episodes"
-    for title in (played, "solved", "95% interval", "loops", "steps"):
-        table.add_column(title, justify="right")
+    from looped_actor.bench.tables import evaluation_table
 
-    def add(name: str, row: dict[str, Any]) -> None:
-        low, high = row["interval_95"]
-        loops = f"{row['loops']:.2f}" if "loops" in row else "-"
-        table.add_row(
-            name,
-            f"{row[played]:,}",
-            f"{row['success']:.1%}",
-            f"{low:.1%} - {high:.1%}",
-            loops,
-            f"{row['mean_steps']:.1f}",
-        )
-
-    for row in facts.get("by_optimal_moves", ()):
-        low, high = row["moves"]
-        add(f"{low} - {high}" if low != high else str(low), row)
-    for name, row in facts.get("by_task", {}).items():
-        add(name, row)
-    table.add_section()
-    add("all", facts)
-    for name, row in facts.get("baselines", {}).items():
-        add(name, row)
     console = Console(markup=False)
-    console.print(table)
+    console.print(evaluation_table(facts))
     histogram = {int(loops): n for loops, n in facts["loop_histogram"].items() if n}
     decisions, most = sum(histogram.values()), max(histogram.values())
     console.print(f"loops of {decisions:,} decisions; {facts['capped']:.1%} stopped by the cap")

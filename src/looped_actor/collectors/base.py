@@ -57,7 +57,7 @@ class Collector(Protocol):
         ...
 
 
-PLAYERS = Players(VectorState(ROWS, ROWS, ROWS, ROWS, EVERYWHERE), ROWS, ROWS)
+PLAYERS = Players(VectorState(ROWS, ROWS, ROWS, ROWS, EVERYWHERE), ROWS, ROWS, ROWS)
 STEPS: Any = PartitionSpec(None, DATA)
 """Time-major, environments over the devices."""
 

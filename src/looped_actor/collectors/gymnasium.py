@@ -19,6 +19,7 @@ from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.envs import VectorState
 from looped_actor.envs.spaces import Actions, check_head, spaces_of, successes
 from looped_actor.envs.vector import EpisodeStatistics
+from looped_actor.loop import Memory
 
 
 class _Acted(NamedTuple):
@@ -32,6 +33,7 @@ class _Acted(NamedTuple):
     loops: Int[Array, " b"]
     stop: Int[Array, " b"]
     executed: Int[Array, " d"]
+    memory: Memory | None
 
 
 @dataclass(frozen=True)
@@ -123,7 +125,10 @@ class GymnasiumCollector:
 
     def resume(self, state: Any, seed: int) -> Any:
         """With new episodes: the state of Gymnasium environments cannot be saved."""
-        return state._replace(players=self.begin((), state.root, seed + int(state.iteration)))
+        players, memory = self.begin((), state.root, seed + int(state.iteration)), state.players.memory
+        if memory is not None:
+            memory = memory.restart(jnp.ones_like(memory.fresh))
+        return state._replace(players=players._replace(memory=memory))
 
     def prefetch(self, state: Any) -> None:
         """The next rollout needs what is being learned."""
@@ -138,7 +143,10 @@ class GymnasiumCollector:
         def think(
             weights: Weights, players: Players, root: UInt32[Array, "2"], step: Int[Array, ""]
         ) -> _Acted:
-            decision = deciding(definition, weights)(players.observation, expected_loops=players.loops)
+            memory = players.memory
+            decision = deciding(definition, weights)(
+                players.observation, expected_loops=players.loops, memory=memory
+            )
             action = drawn_actions(decision.distribution, players.envs.copy, root, step)
             check_head(decision.distribution, self._actions)
             return _Acted(
@@ -149,6 +157,7 @@ class GymnasiumCollector:
                 decision.loop.loops,
                 decision.loop.stop,
                 decision.loop.executed[None],
+                None if memory is None else memory.after(decision.loop.latent),
             )
 
         if definition not in self._programs:
@@ -176,9 +185,11 @@ class GymnasiumCollector:
             acted.loops,
             acted.stop,
             episode,
+            players.memory,
         )
         done = terminated | truncated
         running = jax.tree.map(lambda leaf: np.where(done, np.zeros_like(leaf), leaf), episode)
         envs = envs._replace(statistics=running, episode=(envs.episode + done).astype(np.int32))
         # A copy: some environments write their next observation where this one lies.
-        return Players(envs, np.array(after), acted.loops), transition  # type: ignore[arg-type]
+        memory = None if acted.memory is None else acted.memory.restart(done)
+        return Players(envs, np.array(after), acted.loops, memory), transition  # type: ignore[arg-type]

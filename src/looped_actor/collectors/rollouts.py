@@ -5,6 +5,7 @@ environment's number and the step, never on the device, the batch or the order i
 both give the same rollout.
 """
 
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -14,7 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped, UInt32
 from looped_actor.algorithms import Decide
 from looped_actor.envs import VectorEnv, VectorState
 from looped_actor.envs.vector import EpisodeStatistics
-from looped_actor.loop import OpenLoop, Streaming, Thought
+from looped_actor.loop import Memory, OpenLoop, Streaming, Thought
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.loop.state import select_rows
 
@@ -27,6 +28,8 @@ class Players(NamedTuple):
     """What each sees."""
     loops: Int[Array, " b"]
     """Loops of each one's last decision: a good guess at its next."""
+    memory: Memory | None = None
+    """What each carries to its next decision; None where nothing is carried."""
 
 
 class Transition(NamedTuple):
@@ -44,6 +47,8 @@ class Transition(NamedTuple):
     """Why each thought ended: values of `StopReason`."""
     episode: EpisodeStatistics
     """Statistics of the episodes that are running, or end in this step."""
+    memory: Memory | None = None
+    """What the thought started from; None where nothing is carried."""
 
 
 class Rollout(NamedTuple):
@@ -80,8 +85,9 @@ def play(
     """
 
     def think(players: Players) -> tuple[Thought, Array]:
-        decision = policy(players.observation, expected_loops=players.loops)
-        return Thought(decision, decision.loop.loops, decision.loop.stop), decision.loop.executed
+        decision = policy(players.observation, expected_loops=players.loops, memory=players.memory)
+        loop = decision.loop
+        return Thought(decision, loop.loops, loop.stop, loop.latent), loop.executed
 
     def one(players: Players, now: tuple) -> tuple[Players, tuple[Transition, Array]]:
         step, given = now
@@ -103,6 +109,61 @@ class _Table(NamedTuple):
     step: Int[Array, " b"]
     transitions: Transition
     bootstrap: Float[Array, " b"]
+    memories: Memory | None
+    """What the thoughts of the transitions started from."""
+
+
+@dataclass(frozen=True)
+class _Rollouts:
+    """The table of a stream of rollouts: its beginning, and what a decision does to it."""
+
+    vector: VectorEnv
+    root: UInt32[Array, "2"]
+    first_step: Int[Array, ""]
+    steps: int
+    given: Int[Array, "t b"] | None
+
+    def begin(self, players: Players, one: Transition) -> _Table:
+        def of_all_steps(tree: PyTree) -> PyTree:
+            return jax.tree.map(lambda leaf: jnp.zeros((self.steps, *leaf.shape), leaf.dtype), tree)
+
+        nothing = of_all_steps(jax.eval_shape(_as_rows, one))
+        step, bootstrap = jnp.zeros(len(players.loops), jnp.int32), jnp.zeros_like(nothing.value[0])
+        return _Table(players, step, nothing, bootstrap, of_all_steps(players.memory))
+
+    def observe(self, table: _Table, row: Int[Array, " s"]) -> PyTree:
+        return jax.tree.map(lambda leaf: leaf[row], table.players.observation)
+
+    def recall(self, table: _Table, row: Int[Array, " s"]) -> Memory | None:
+        return jax.tree.map(lambda leaf: leaf[row], table.players.memory)
+
+    def settle(
+        self, table: _Table, ended: Bool[Array, " b"], thought: Thought
+    ) -> tuple[_Table, Bool[Array, " b"]]:
+        """Act, and write down what that brought."""
+        steps, rows = self.steps, jnp.arange(len(ended))
+        acting = ended & (table.step < steps)
+        given = None if self.given is None else self.given[jnp.minimum(table.step, steps - 1), rows]
+        now = self.first_step + table.step
+        players, transition = _act(self.vector, table.players, thought, self.root, now, given, acting)
+        # As a choice over all steps, since a scatter would be a loop over the rows on CPU.
+        here = acting & (jnp.arange(steps)[:, None] == table.step)
+        place = jnp.where(acting, table.step, steps)  # a step that is not there is dropped
+
+        def write(one: Array, all: Array) -> Array:
+            return jnp.where(here.reshape(here.shape + (1,) * (one.ndim - 1)), one, all)
+
+        def put(one: Array, all: Array) -> Array:
+            return all.at[place, rows].set(one, mode="drop")
+
+        table = _Table(
+            players,
+            table.step + ended,
+            jax.tree.map(write, _as_rows(transition._replace(memory=None)), table.transitions),
+            jnp.where(ended & ~acting, thought.decision.value, table.bootstrap),
+            jax.tree.map(put, transition.memory, table.memories),  # too large for a choice over all steps
+        )
+        return table, table.step <= steps
 
 
 def stream(
@@ -120,42 +181,24 @@ def stream(
     An environment thinks `steps` times to act, and once more for the value of the state it has come to.
     """
 
-    rows = len(players.loops)
-
-    def observe(table: _Table, row: Int[Array, " s"]) -> PyTree:
-        return jax.tree.map(lambda leaf: leaf[row], table.players.observation)
-
-    def settle(table: _Table, ended: Bool[Array, " b"], thought: Thought) -> tuple[_Table, Bool[Array, " b"]]:
-        acting = ended & (table.step < steps)
-        own = None if given is None else given[jnp.minimum(table.step, steps - 1), jnp.arange(rows)]
-        now = first_step + table.step
-        players, transition = _act(vector, table.players, thought, root, now, own, acting)
-        # As a choice over all steps, since a scatter would be a loop over the rows on CPU.
-        here = acting & (jnp.arange(steps)[:, None] == table.step)
-
-        def write(one: Array, all: Array) -> Array:
-            return jnp.where(here.reshape(here.shape + (1,) * (one.ndim - 1)), one, all)
-
-        table = _Table(
-            players,
-            table.step + ended,
-            jax.tree.map(write, _as_rows(transition), table.transitions),
-            jnp.where(ended & ~acting, thought.decision.value, table.bootstrap),
-        )
-        return table, table.step <= steps
-
     def unthought(players: Players) -> Transition:
         decision = loop.decode(loop.start(loop.embed(players.observation)))
         thought = Thought(decision, players.loops, players.loops)
-        return _act(vector, players, thought, root, first_step)[1]
+        return _act(vector, players._replace(memory=None), thought, root, first_step)[1]
 
     one = jax.eval_shape(unthought, players)
-    rows_of_one = jax.eval_shape(_as_rows, one)
-    nothing = jax.tree.map(lambda leaf: jnp.zeros((steps, *leaf.shape), leaf.dtype), rows_of_one)
-    begin = _Table(players, jnp.zeros(rows, jnp.int32), nothing, jnp.zeros_like(nothing.value[0]))
-    end = streaming.run(loop, begin, rows, observe, settle)
+    played = _Rollouts(vector, root, first_step, steps, given)
+    end = streaming.run(
+        loop,
+        played.begin(players, one),
+        len(players.loops),
+        played.observe,
+        played.settle,
+        recall=played.recall,
+    )
     table: _Table = end.table
     transitions = jax.tree.map(lambda all, like: all.reshape(steps, *like.shape), table.transitions, one)
+    transitions = transitions._replace(memory=table.memories)
     return table.players, Rollout(transitions, table.bootstrap, end.asked, end.executed)
 
 
@@ -206,9 +249,13 @@ def _act(
         thought.loops,
         thought.stop,
         timestep.episode,
+        players.memory,
     )
-    observation, loops = timestep.observation, thought.loops
+    memory = players.memory
+    if memory is not None:
+        assert thought.latent is not None
+        memory = memory.after(thought.latent, timestep.done)
+    after: Any = timestep.observation, thought.loops, memory
     if acting is not None:
-        before = players.observation, players.loops
-        observation, loops = select_rows(acting, (observation, loops), before)
-    return Players(envs, observation, loops), transition
+        after = select_rows(acting, after, (players.observation, players.loops, players.memory))
+    return Players(envs, *after), transition

@@ -4,12 +4,12 @@ import pathlib
 from dataclasses import dataclass
 
 from looped_actor.checks import at_least_one
-from looped_actor.names import Platform
+from looped_actor.names import Platform, StartName
 
 
 @dataclass(frozen=True)
 class HaltingChange:
-    """How a looped policy is to halt, where not as in training."""
+    """How a looped policy is to start and halt, where not as in training."""
 
     max_loops: int | None = None
     """Override the maximum number of loops."""
@@ -17,6 +17,8 @@ class HaltingChange:
     """Override the minimum number of loops."""
     threshold: float | None = None
     """Override the KL below which to halt."""
+    start: StartName | None = None
+    """Override where a thought starts: from the same latent, or where the last one of its episode ended."""
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from looped_actor.loop import PolicyKL, Streaming
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.models.arms import Arm, arm_named
 from looped_actor.models.tasks import CONTROL_TASKS, PUZZLE_TASKS, TASKS, ControlTask, PuzzleTask, Task
-from looped_actor.names import ALGORITHMS, ArmName, LearnerName, PuzzleName, WorldName
+from looped_actor.names import ALGORITHMS, ArmName, LearnerName, PuzzleName, StartName, WorldName
 from looped_actor.offline import GoalSampling
 from looped_actor.training import Schedule
 
@@ -233,6 +233,8 @@ class OnlineConfig(PaperConfig):
     levels: LevelsConfig
     learner: LearnerName = "ppo"
     """PPO learns from rewards; imitation learns what the solver would do."""
+    start: StartName = "fixed"
+    """Where a thought starts: from the same latent every time, or where the last one of its episode ended."""
     time_limit: int = 120
     """Steps after which an episode is cut off."""
     board: tuple[int, int] = (10, 10)
@@ -246,6 +248,8 @@ class OnlineConfig(PaperConfig):
         at_least_one(self, "time_limit")
         if self.arm == "mlp":
             raise ValueError("the arm mlp reads vectors, and a puzzle is a board")
+        if self.start != "fixed" and self.chosen_arm.halting is None:
+            raise ValueError(f"the arm {self.arm} does not loop: there is no thought to start elsewhere")
         kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}
         for recipe in filter(None, (self.levels.recipe, self.levels.held_out_recipe)):
             if not isinstance(recipe, kinds[self.task]):
@@ -279,7 +283,7 @@ class OnlineConfig(PaperConfig):
     @property
     def chosen_arm(self) -> Arm:
         """What is trained, and how it thinks."""
-        return arm_named(self.arm, self.halting, drc=self.drc)
+        return arm_named(self.arm, self.halting, drc=self.drc, start=self.start)
 
 
 @dataclass(frozen=True, kw_only=True)

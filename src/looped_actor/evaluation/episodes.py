@@ -67,7 +67,7 @@ def as_vector(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> gymnasium.vect
 
 def play_gymnasium(
     envs: gymnasium.vector.VectorEnv,
-    act: Callable[[np.ndarray], Acted],
+    act: Callable[..., Acted],
     episodes: int,
     most_loops: int,
     *,
@@ -77,14 +77,15 @@ def play_gymnasium(
     """Episodes of a vector environment, all copies in step.
 
     How many each copy plays is settled beforehand: to count those that end first would favour short ones.
+    `act` takes observations and the `memory` of its last call.
     """
     copies = envs.num_envs
     left = np.array([(episodes + copies - 1 - copy) // copies for copy in range(copies)])
     running, ended, executed = _nothing(copies, most_loops), [], 0
     observation, _ = envs.reset(seed=seed)
-    rows = np.arange(copies)
+    rows, memory = np.arange(copies), None
     while left.any():
-        acted = act(observation)
+        acted = act(observation, memory=memory)
         observation, reward, terminated, truncated, infos = envs.step(acted.action)
         running.success[:] |= successes(infos, copies)
         running.returns[:] += np.asarray(reward)
@@ -94,6 +95,7 @@ def play_gymnasium(
         running.stops[rows, acted.stop] += 1
         executed += int(acted.executed)
         done = np.asarray(terminated) | np.asarray(truncated)
+        memory = None if acted.memory is None else acted.memory.restart(done)
         over = np.flatnonzero(done & (left > 0))
         ended += [Episodes(*(leaf[row].copy() for leaf in running)) for row in over]
         left -= done & (left > 0)

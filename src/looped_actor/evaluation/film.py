@@ -55,13 +55,13 @@ def film_episode(
     arena = Arena(policy.run.control.config.task, pictures=True, width=size, height=size)
     state, goal = arena.begin(task, episode_seed(seed, task, number))
     limit = min(time_limit or arena.time_limit, arena.time_limit)
-    pictures, loops, success = [arena.picture()], [], False
+    pictures, loops, success, memory = [arena.picture()], [], False, None
     for step in range(limit):
-        acted = policy.act(GoalObservation(state, goal), halting=halting)
+        acted = policy.act(GoalObservation(state, goal), halting=halting, memory=memory)
         seen = arena.step(acted.action)
         loops.append(int(acted.loops))
         pictures.append(arena.picture())
-        state, success = seen.state, seen.success
+        state, success, memory = seen.state, seen.success, acted.memory
         progress(step + 1, limit)
         if seen.over or success:
             break

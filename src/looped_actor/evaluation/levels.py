@@ -13,19 +13,26 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, Integer, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms import Acting, Decide, Weights, acting_policy, deciding
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device, shapes_on
 from looped_actor.envs import Environment, Outcome
-from looped_actor.evaluation.intervals import wilson
-from looped_actor.loop import HaltingRule, OpenLoop, StopReason, Streaming, Thought
+from looped_actor.loop import (
+    FixedStart,
+    HaltingRule,
+    Memory,
+    OpenLoop,
+    Start,
+    StopReason,
+    Streaming,
+    Thought,
+)
 from looped_actor.loop.state import select_rows
 from looped_actor.processes import Progress, no_progress
 
 LEAST_AT_PLAY = 256
 """Levels that are streamed side by side, if there are as many."""
-MOST_BINS = 8
 
 
 @runtime_checkable
@@ -113,6 +120,7 @@ def play_levels(
     levels: Int[Array, " n"],
     most_loops: int,
     look: Look | None = None,
+    starting: Start | None = None,
 ) -> Played:
     """Play each level once, all in step, until the last one ends. A level below 0 is none.
 
@@ -120,15 +128,16 @@ def play_levels(
     """
     count = len(levels)
 
-    def think(states: PyTree, expected: Int[Array, " n"]) -> Any:
-        return decide(jax.vmap(env.observe)(states), expected_loops=expected)
+    def think(states: PyTree, expected: Int[Array, " n"], memory: Memory | None = None) -> Any:
+        return decide(jax.vmap(env.observe)(states), expected_loops=expected, memory=memory)
 
     def seen(states: PyTree, decision: Any, alive: Array) -> Trace | None:
         return None if look is None else Trace(look(states, decision), decision.loop.loops, alive)
 
     def body(carry: tuple) -> tuple:
-        step, states, alive, expected, so_far, executed, trace = carry
-        decision = think(states, expected)
+        step, states, alive, expected, so_far, executed, trace, memory = carry
+        decision = think(states, expected, memory)
+        memory = None if memory is None else memory.after(decision.loop.latent)
         trace = jax.tree.map(lambda all, now: all.at[step].set(now), trace, seen(states, decision, alive))
         loops = decision.loop.loops
         states, outcome = jax.vmap(env.step)(states, decision.distribution.mode())
@@ -136,15 +145,17 @@ def play_levels(
         alive = alive & ~outcome.terminated & (so_far.length < env.time_limit)
         # A row that is done is not asked again: it should not hold up the others.
         expected, executed = jnp.where(alive, loops, 0), executed + decision.loop.executed
-        return step + 1, states, alive, expected, so_far, executed, trace
+        return step + 1, states, alive, expected, so_far, executed, trace, memory
 
     states, alive = jax.vmap(env.start)(jnp.maximum(levels, 0)), levels >= 0
     nothing = jnp.zeros(count, jnp.int32)
     shapes = jax.eval_shape(lambda: seen(states, think(states, nothing), alive))
     trace = jax.tree.map(lambda leaf: jnp.zeros((env.time_limit, *leaf.shape), leaf.dtype), shapes)
-    carry = (jnp.int32(0), states, alive, nothing, _none_played(count, most_loops), jnp.int32(0), trace)
+    memory = (starting or FixedStart()).begin(lambda: think(states, nothing).loop.latent)
+    so_far = _none_played(count, most_loops)
+    carry = (jnp.int32(0), states, alive, nothing, so_far, jnp.int32(0), trace, memory)
     with jax.named_scope("steps"):
-        *_, episodes, executed, trace = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
+        *_, episodes, executed, trace, _ = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
     return Played(episodes, executed, trace)
 
 
@@ -162,6 +173,8 @@ class _Table(NamedTuple):
     ended_place: Int[Array, " n"]
     """Their places, then numbers beyond any."""
     ended_count: Int[Array, ""]
+    memory: Memory | None
+    """What each row carries to its next decision."""
 
 
 @dataclass(frozen=True)
@@ -177,16 +190,19 @@ class _Levels:
     def _beyond(self) -> int:
         return len(self.levels) + self.rows
 
-    def begin(self) -> _Table:
+    def begin(self, loop: OpenLoop, starting: Start) -> _Table:
         place = jnp.arange(self.rows, dtype=jnp.int32)
+        states = self._start(place)
+        seen = jax.vmap(self.env.observe)
         return _Table(
-            self._start(place),
+            states,
             place,
             _none_played(self.rows, self.most_loops),
             jnp.int32(self.rows),
             _none_played(self._beyond, self.most_loops),
             jnp.full(self._beyond, self._beyond, jnp.int32),
             jnp.int32(0),
+            starting.begin(lambda: loop.start(loop.embed(seen(states)))),
         )
 
     def real(self, place: Int[Array, " r"]) -> Bool[Array, " r"]:
@@ -195,6 +211,9 @@ class _Levels:
 
     def observe(self, table: _Table, row: Int[Array, " s"]) -> PyTree:
         return jax.vmap(self.env.observe)(jax.tree.map(lambda leaf: leaf[row], table.states))
+
+    def recall(self, table: _Table, row: Int[Array, " s"]) -> Memory | None:
+        return jax.tree.map(lambda leaf: leaf[row], table.memory)
 
     def settle(
         self, table: _Table, decided: Bool[Array, " r"], thought: Thought
@@ -210,11 +229,12 @@ class _Levels:
         place = jnp.where(over, table.next + rank, table.place)
         states = select_rows(over, self._start(place), states)
         so_far = select_rows(over, _none_played(self.rows, self.most_loops), so_far)
-        overs = over.sum(dtype=jnp.int32)
-        table = _Table(
-            states, place, so_far, table.next + overs, ended, ended_place, table.ended_count + overs
-        )
-        return table, self.real(place)
+        overs, memory = over.sum(dtype=jnp.int32), table.memory
+        if memory is not None:
+            assert thought.latent is not None
+            memory = select_rows(decided, memory.after(thought.latent, over), memory)
+        counts = table.next + overs, ended, ended_place, table.ended_count + overs
+        return _Table(states, place, so_far, *counts, memory), self.real(place)
 
     def _start(self, place: Int[Array, " r"]) -> PyTree:
         level = self.levels[jnp.minimum(place, len(self.levels) - 1)]
@@ -243,6 +263,7 @@ def stream_levels(
     levels: Int[Array, " n"],
     most_loops: int,
     streaming: Streaming,
+    starting: Start | None = None,
 ) -> Played:
     """The episodes of `play_levels`, in about the time that their loops ask for.
 
@@ -251,8 +272,9 @@ def stream_levels(
     count = len(levels)
     rows = min(count, max(LEAST_AT_PLAY, 2 * streaming.slots_for(loop, _observation(env), count)))
     played = _Levels(env, levels, rows, most_loops)
-    begin = played.begin()
-    end = streaming.run(loop, begin, rows, played.observe, played.settle, waiting=played.real(begin.place))
+    begin = played.begin(loop, starting or FixedStart())
+    waiting = played.real(begin.place)
+    end = streaming.run(loop, begin, rows, played.observe, played.settle, waiting, played.recall)
     in_order = jnp.argsort(end.table.ended_place)[:count]
     return Played(jax.tree.map(lambda leaf: leaf[in_order], end.table.ended), end.executed)
 
@@ -275,6 +297,7 @@ class LevelPlayer:
       halting: replaces the rule that the net was trained with.
       acting: how decisions are computed. What does not loop is always played in step.
       batch: levels that each device is given at a time.
+      starting: where thoughts start.
     """
 
     env: LevelEnvironment
@@ -285,6 +308,7 @@ class LevelPlayer:
     halting: HaltingRule | None = None
     acting: Acting = field(default_factory=Streaming)
     batch: int = 512
+    starting: Start = field(default_factory=FixedStart)
 
     def play(self, weights: Weights, progress: Progress = no_progress) -> Played:
         """An episode of each level, as arrays of this process."""
@@ -295,7 +319,7 @@ class LevelPlayer:
 
         def record_own(env: LevelEnvironment, weights: Weights, levels: Any) -> Played:
             decide = deciding(self.definition, weights, self.halting)
-            played = play_levels(env, decide, levels, self.most_loops, look)
+            played = play_levels(env, decide, levels, self.most_loops, look, self.starting)
             return played._replace(executed=played.executed[None])
 
         steps: Any = PartitionSpec(None, DATA)
@@ -333,65 +357,11 @@ class LevelPlayer:
             policy = acting_policy(self.definition, weights, self.acting, self.halting)
             if isinstance(policy, OpenLoop):
                 assert isinstance(self.acting, Streaming)
-                played = stream_levels(env, policy, levels, self.most_loops, self.acting)
+                played = stream_levels(env, policy, levels, self.most_loops, self.acting, self.starting)
             else:
-                played = play_levels(env, policy, levels, self.most_loops)
+                played = play_levels(env, policy, levels, self.most_loops, starting=self.starting)
             played = played._replace(executed=played.executed[None])
             # Every process sees all of them, so that all processes report the same.
             return jax.tree.map(lambda a: jax.lax.all_gather(a, DATA, tiled=True), played)
 
         return on_each_device(self.mesh, play_own, (EVERYWHERE, EVERYWHERE, ROWS), EVERYWHERE)
-
-
-def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> dict[str, Any]:
-    """Facts about episodes that JSON can hold.
-
-    Args:
-      played: an episode for each level.
-      optimal_moves: the length of each level's shortest solution, where it is known.
-    """
-    episodes = played.episodes
-    histogram, stops = (np.asarray(counts).sum(axis=0) for counts in (episodes.histogram, episodes.stops))
-    facts = _facts(episodes, np.ones(len(episodes.success), bool))
-    facts |= loop_facts(histogram, stops, int(played.executed.sum()))
-    if optimal_moves is not None:
-        facts["by_optimal_moves"] = [
-            {"moves": [low, high], **_facts(episodes, (optimal_moves >= low) & (optimal_moves <= high))}
-            for low, high in length_bins(optimal_moves)
-        ]
-    return facts
-
-
-def loop_facts(
-    histogram: Integer[np.ndarray, " most"], stops: Integer[np.ndarray, " reasons"], executed: int
-) -> dict[str, Any]:
-    """How long decisions took, why they stopped, and what the hardware computed for them."""
-    decisions, asked = max(int(stops.sum()), 1), int((histogram * (1 + np.arange(len(histogram)))).sum())
-    return {
-        "executed_over_asked": executed / max(asked, 1),
-        "capped": float(stops[StopReason.CAP] / decisions),
-        "non_finite": float(stops[StopReason.NON_FINITE] / decisions),
-        "loop_histogram": {str(i + 1): int(n) for i, n in enumerate(histogram)},
-    }
-
-
-def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
-    levels, solved = int(chosen.sum()), int(episodes.success[chosen].sum())
-    decisions = max(int(episodes.length[chosen].sum()), 1)
-    return {
-        "levels": levels,
-        "solved": solved,
-        "success": solved / levels,
-        "interval_95": list(wilson(solved, levels)),
-        "loops": float(episodes.loops[chosen].sum() / decisions),
-        "mean_steps": float(episodes.length[chosen].mean()),
-        "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
-    }
-
-
-def length_bins(lengths: Integer[np.ndarray, " n"]) -> list[tuple[int, int]]:
-    """At most eight ranges of lengths that hold about equally many levels each, and none that is empty."""
-    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
-    lows = [int(edges[0]), *(int(edge) + 1 for edge in edges[1:-1])]
-    bins = zip(lows, [int(edge) for edge in edges[1:]] or lows, strict=True)
-    return [(low, high) for low, high in bins if ((lengths >= low) & (lengths <= high)).any()]

@@ -18,12 +18,21 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool
 
-from looped_actor.algorithms import Acted, Acting, Weights, acting_policy
+from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, deciding
 from looped_actor.checks import at_least_one
 from looped_actor.devices import on_one_device
+from looped_actor.evaluation.facts import loop_facts
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.levels import loop_facts
-from looped_actor.loop import HaltingRule, OpenLoop, StopReason, Streaming
+from looped_actor.loop import (
+    FixedStart,
+    HaltingRule,
+    Memory,
+    OpenLoop,
+    Start,
+    StopReason,
+    Streaming,
+    Thought,
+)
 from looped_actor.models import GoalObservation
 from looped_actor.offline.ogbench import ACTIONS, TASKS, Arena, episode_seed
 from looped_actor.processes import Progress, default_workers, end_with_parent, no_progress
@@ -67,6 +76,7 @@ class WorldPlayer:
       rows: episodes at play side by side.
       workers: processes. Default: one for each core.
       time_limit: steps after which an episode is cut off. Default: OGBench's.
+      starting: where thoughts start.
     """
 
     world: str
@@ -79,6 +89,7 @@ class WorldPlayer:
     rows: int = 16
     workers: int | None = None
     time_limit: int | None = None
+    starting: Start = field(default_factory=FixedStart)
 
     def __post_init__(self) -> None:
         at_least_one(self, "episodes", "rows", "workers")
@@ -97,7 +108,7 @@ class WorldPlayer:
         """The same episodes, with actions drawn uniformly from their bounds."""
         chance = np.random.default_rng(self.seed)
 
-        def decide(observation: GoalObservation, alive: np.ndarray) -> Acted:
+        def decide(observation: GoalObservation, alive: np.ndarray, memory: None) -> Acted:
             rows = len(alive)
             actions, once = chance.uniform(-1, 1, (rows, ACTIONS)), np.ones(rows, int)
             return Acted(actions, once, StopReason.CAP * once, alive.sum())
@@ -120,9 +131,9 @@ class WorldPlayer:
                 played += half.receive(queue, self.seed, self.time_limit)
                 progress(len(played), self.episodes * len(self.tasks))
                 if half.playing:
-                    decided = decide(half.observation, half.alive)
+                    decided = decide(half.observation, half.alive, half.memory)
                     executed += int(decided.executed)
-                    half.act(*(np.asarray(a) for a in (decided.action, decided.loops, decided.stop)))
+                    half.act(decided)
         return WorldsPlayed(sorted(played), executed)
 
     def close(self) -> None:
@@ -137,15 +148,25 @@ class WorldPlayer:
 
     @functools.cached_property
     def _decide(self) -> Callable[..., Acted]:
-        def decide(weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"]) -> Acted:
+        def decide(
+            weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"], memory: Memory | None
+        ) -> Acted:
             policy = acting_policy(self.definition, weights, self.acting, self.halting)
+            whole = deciding(self.definition, weights)
+            memory = memory or self.starting.begin(lambda: whole(observation).loop.latent)
             if isinstance(policy, OpenLoop):
                 assert isinstance(self.acting, Streaming)
-                streamed = self.acting.think(policy, observation, waiting=alive)
-                action, loops, stops = streamed.thoughts
-                return Acted(action.distribution.mode(), loops, stops, streamed.executed)
-            now = policy(observation)
-            return Acted(now.distribution.mode(), now.loop.loops, now.loop.stop, now.loop.executed)
+                streamed = self.acting.think(policy, observation, alive, memory)
+                thought, executed = streamed.thoughts, streamed.executed
+            else:
+                now = policy(observation, memory=memory)
+                thought = Thought(now, now.loop.loops, now.loop.stop, now.loop.latent)
+                executed = now.loop.executed
+            action = thought.decision.distribution.mode()
+            if memory is not None:
+                assert thought.latent is not None
+                memory = memory.after(thought.latent)
+            return Acted(action, thought.loops, thought.stop, executed, memory)
 
         return jax.jit(decide)
 
@@ -156,6 +177,7 @@ class _Rows:
     def __init__(self, numbers: range, workers: list["_Worker"]):
         self.numbers, self.workers = numbers, [workers[n] for n in numbers]
         self.alive = np.zeros(len(numbers), bool)
+        self.memory: Memory | None = None
         self._episode: list[tuple[int, int]] = [(0, 0)] * len(numbers)
         self._thoughts: list[list[tuple[int, int]]] = [[] for _ in numbers]  # loops, and why they stopped
 
@@ -182,8 +204,10 @@ class _Rows:
         self.workers[row].send(("begin", self.numbers[row], episode[0], episode_seed(seed, *episode)))
         self._waiting.append(row)
 
-    def act(self, actions: np.ndarray, loops: np.ndarray, stops: np.ndarray) -> None:
+    def act(self, decided: Acted) -> None:
         """Let the workers carry out decisions."""
+        actions, loops, stops = (np.asarray(a) for a in (decided.action, decided.loops, decided.stop))
+        self.memory = decided.memory
         for row in np.flatnonzero(self.alive):
             self._thoughts[row].append((int(loops[row]), int(stops[row])))
             self.workers[row].send(("step", self.numbers[row], actions[row]))
@@ -193,7 +217,7 @@ class _Rows:
         self, queue: Iterator[tuple[int, int]], seed: int, time_limit: int | None
     ) -> list[WorldEpisode]:
         """Take what the workers saw. Rows whose episode ended begin another; what ended is returned."""
-        ended = []
+        ended, over = [], np.zeros(len(self.numbers), bool)
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for row in waiting:
@@ -201,13 +225,15 @@ class _Rows:
                 if what == "begun":
                     self._see(row, *seen)
                     continue
-                state, over, success = seen
+                state, final, success = seen
                 self.states[row] = state
-                if over or success or len(self._thoughts[row]) == time_limit:
+                if final or success or len(self._thoughts[row]) == time_limit:
                     loops, stops = (list(values) for values in zip(*self._thoughts[row], strict=True))
                     task, number = self._episode[row]
                     ended.append(WorldEpisode(task, number, success, loops, stops))
+                    over[row] = True
                     self._begin(row, queue, seed)
+        self.memory = None if self.memory is None else self.memory.restart(over)
         return ended
 
     def _see(self, row: int, state: np.ndarray, goal: np.ndarray) -> None:

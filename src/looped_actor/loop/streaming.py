@@ -21,6 +21,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 from looped_actor.checks import at_least_one
 from looped_actor.loop.halting import StopReason
 from looped_actor.loop.hardware import default_slots
+from looped_actor.loop.starts import Memory
 from looped_actor.loop.state import LoopProblem, LoopState, advance, begin, select_rows
 
 
@@ -31,7 +32,7 @@ class OpenLoop:
     embed: Callable[[Any], PyTree]
     """Observations to the inputs of the loop."""
     start: Callable[[PyTree], Float[Array, "b ..."]]
-    """Inputs to the latents before the first loop."""
+    """Inputs to the latents before the first loop, where nothing is carried."""
     problem: LoopProblem
     decode: Callable[[Float[Array, "b ..."]], Any]
     """Latents to decisions, a pytree with the batch as first axis."""
@@ -44,6 +45,8 @@ class Thought(NamedTuple):
     loops: Int[Array, " r"]
     stop: Int[Array, " r"]
     """Values of `StopReason`."""
+    latent: Float[Array, "r ..."] | None = None
+    """In which it ended; None where nothing is carried."""
 
 
 class Streamed(NamedTuple):
@@ -85,6 +88,7 @@ class Streaming:
         observe: Callable[[Any, Int[Array, " s"]], Any],
         settle: Callable[[Any, Bool[Array, " r"], Thought], tuple[Any, Bool[Array, " r"]]],
         waiting: Bool[Array, " r"] | None = None,
+        recall: Callable[[Any, Int[Array, " s"]], Memory | None] | None = None,
     ) -> Streamed:
         """Let rows think until none wants to any more.
 
@@ -96,8 +100,9 @@ class Streaming:
           settle: carry out the thoughts of the rows that are marked. Returns the table after it, and for
             these rows whether they want to think again; what it returns for the others is not looked at.
           waiting: which rows want to think at first. Default: all.
+          recall: what some rows carry from their last decision. Default: nothing.
         """
-        stream = _Stream(loop, observe, settle, rows)
+        stream = _Stream(loop, observe, settle, recall or (lambda table, row: None), rows)
         waiting = jnp.ones(rows, bool) if waiting is None else waiting
         observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
         slots = self.slots_for(loop, observation, rows)
@@ -111,17 +116,18 @@ class Streaming:
         loop: OpenLoop,
         observation: PyTree[Shaped[Array, "r ..."]],
         waiting: Bool[Array, " r"] | None = None,
+        memory: Memory | None = None,
     ) -> Streamed:
         """Let every row, or those that are waiting, think once about observations that are all there."""
         rows = jax.tree.leaves(observation)[0].shape[0]
 
-        def observe(table: None, chosen: Int[Array, " s"]) -> Any:
-            return jax.tree.map(lambda leaf: leaf[chosen], observation)
+        def chosen_of(tree: PyTree) -> Callable[[None, Int[Array, " s"]], Any]:
+            return lambda table, chosen: jax.tree.map(lambda leaf: leaf[chosen], tree)
 
         def settle(table: None, decided: Bool[Array, " r"], thought: Thought) -> tuple[None, Array]:
             return None, jnp.zeros_like(decided)
 
-        return self.run(loop, None, rows, observe, settle, waiting)
+        return self.run(loop, None, rows, chosen_of(observation), settle, waiting, chosen_of(memory))
 
 
 def shrinking(slots: int) -> list[tuple[int, int]]:
@@ -158,6 +164,7 @@ class _Stream:
     loop: OpenLoop
     observe: Callable
     settle: Callable
+    recall: Callable
     rows: int
 
     def begin(self, table: Any, waiting: Bool[Array, " r"], slots: int) -> _Run:
@@ -165,6 +172,8 @@ class _Stream:
         x, state = self._entered(table, jnp.zeros(slots, jnp.int32))
         free = state._replace(stop=jnp.full_like(state.stop, StopReason.CAP))
         thought = jax.eval_shape(lambda state: self._thought(state), state)
+        if jax.eval_shape(lambda table: self.recall(table, jnp.zeros(1, int)), table) is not None:
+            thought = thought._replace(latent=state.latent)
         nothing = jax.tree.map(lambda leaf: jnp.zeros((self.rows, *leaf.shape[1:]), leaf.dtype), thought)
         return _Run(
             table,
@@ -213,11 +222,16 @@ class _Stream:
         # would be a loop over the slots on CPU.
         came = (slots.row == jnp.arange(self.rows)[:, None]) & halted
         came_from, ended = came.argmax(axis=1), came.any(axis=1)
-        thoughts = jax.tree.map(lambda leaf: leaf[came_from], self._thought(state))
+        before, thoughts = run.thoughts, jax.tree.map(lambda leaf: leaf[came_from], self._thought(state))
+        thoughts = select_rows(ended, thoughts, before._replace(latent=None))
+        if before.latent is not None:
+            # These are large, so only those of the slots are moved; a row that is not there is dropped.
+            place = jnp.where(halted, slots.row, self.rows)
+            thoughts = thoughts._replace(latent=before.latent.at[place].set(state.latent, mode="drop"))
         return self._fill(
             run._replace(
                 slots=_Slots(jnp.where(halted, self.rows, slots.row), slots.x, state),
-                thoughts=select_rows(ended, thoughts, run.thoughts),
+                thoughts=thoughts,
                 ended=run.ended | ended,
                 asked=run.asked + jnp.where(halted, state.loops, 0).sum(dtype=jnp.int32),
                 executed=run.executed + len(halted),
@@ -237,8 +251,9 @@ class _Stream:
 
     def _entered(self, table: Any, row: Int[Array, " s"]) -> tuple[PyTree, LoopState]:
         """Inputs and states of rows that begin to think."""
-        x = self.loop.embed(self.observe(table, row))
-        return x, begin(self.loop.problem, self.loop.start(x), x)
+        x, memory = self.loop.embed(self.observe(table, row)), self.recall(table, row)
+        start = self.loop.start(x)
+        return x, begin(self.loop.problem, start if memory is None else memory.start(start), x)
 
     def _thought(self, state: LoopState) -> Thought:
         return Thought(self.loop.decode(state.latent), state.loops, state.stop)

@@ -6,7 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.loop import Distribution, HaltingRule, LoopResult, OpenLoop
+from looped_actor.loop import Distribution, HaltingRule, LoopResult, OpenLoop, Start, starting_of
 from looped_actor.models.heads import PolicyHead, ValueHead
 from looped_actor.models.looped import LoopedTrunk, Trunk
 from looped_actor.models.tokenizers import Tokenizer
@@ -81,8 +81,13 @@ class _Thinker(nnx.Module):
         """Its cap, or the cores of a stack."""
         return self.trunk.max_loops
 
+    @property
+    def starting(self) -> Start:
+        """Where its thoughts start."""
+        return starting_of(self.trunk)
+
     def think(self, observation: Any, **options: Any) -> LoopResult:
-        """From observations to latents. The options are those of `run_loop`."""
+        """From observations to latents. The options are those of `run_loop`, and `memory`."""
         return self.trunk(self.tokenizer(observation), self.policy, **options)
 
     def decode(self, latent: Float[Array, "b t d"]) -> Decision:

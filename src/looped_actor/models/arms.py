@@ -5,7 +5,7 @@ from typing import get_args
 
 from flax import nnx
 
-from looped_actor.loop import FixedLoops, HaltingRule, PolicyKL
+from looped_actor.loop import Carried, FixedLoops, FixedStart, HaltingRule, PolicyKL, Start
 from looped_actor.models.actor import Actor, ActorCritic, PolicyModel
 from looped_actor.models.drc import DRC, DRCConfig
 from looped_actor.models.fprm import CoreConfig
@@ -14,7 +14,14 @@ from looped_actor.models.looped import LoopedTrunk, Trunk
 from looped_actor.models.mlp import MLPActor
 from looped_actor.models.stacks import Stack
 from looped_actor.models.tasks import Task
-from looped_actor.names import ArmName
+from looped_actor.names import ArmName, StartName
+
+STARTS: dict[StartName, Start] = {
+    "fixed": FixedStart(),
+    "carried": Carried(),
+    "carried-bfloat16": Carried(bfloat16=True),
+}
+"""Where thoughts can start, by the names that configurations and commands know."""
 
 
 @dataclass(frozen=True)
@@ -22,6 +29,7 @@ class Looped:
     """One core, looped until the halting rule is satisfied."""
 
     halting: HaltingRule = field(default_factory=PolicyKL)
+    starting: Start = field(default_factory=FixedStart)
 
     @property
     def max_loops(self) -> int:
@@ -35,7 +43,7 @@ class Looped:
 
     def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
         """Make the net."""
-        return _assemble(task, LoopedTrunk(core, self.halting, rngs=rngs), rngs)
+        return _assemble(task, LoopedTrunk(core, self.halting, self.starting, rngs=rngs), rngs)
 
 
 @dataclass(frozen=True)
@@ -104,7 +112,11 @@ def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
 
 
 def arm_named(
-    name: ArmName, halting: HaltingRule, drc: DRCConfig | None = None, mlp: tuple[int, ...] = (512, 512, 512)
+    name: ArmName,
+    halting: HaltingRule,
+    drc: DRCConfig | None = None,
+    mlp: tuple[int, ...] = (512, 512, 512),
+    start: StartName = "fixed",
 ) -> Arm:
     """An arm of the comparison.
 
@@ -113,16 +125,18 @@ def arm_named(
       halting: of the looped arm. Iso-FLOPs has as many cores as it may loop.
       drc: the shape of the DRC. Default: the paper's.
       mlp: the layers of the MLP.
+      start: where the thoughts of what loops start.
     """
+    starting = STARTS[start]
     return {
-        "looped": Looped(halting),
+        "looped": Looped(halting, starting),
         "iso-params": Stacked(1),
         "iso-flops": Stacked(halting.max_loops),
         "drc": RepeatedConvLSTM(drc or DRCConfig()),
         "mlp": Perceptron(mlp),
-        "fixed-4": Looped(FixedLoops(4)),
-        "fixed-8": Looped(FixedLoops(8)),
-        "fixed-16": Looped(FixedLoops(16)),
+        "fixed-4": Looped(FixedLoops(4), starting),
+        "fixed-8": Looped(FixedLoops(8), starting),
+        "fixed-16": Looped(FixedLoops(16), starting),
     }[name]
 
 

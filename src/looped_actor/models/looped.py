@@ -10,10 +10,13 @@ from jaxtyping import Array, Float
 
 from looped_actor.loop import (
     Distribution,
+    FixedStart,
     HaltingRule,
     LoopProblem,
     LoopResult,
+    Memory,
     PolicyKL,
+    Start,
     run_loop,
 )
 from looped_actor.models.fprm import CoreConfig, FPRMCore
@@ -70,11 +73,22 @@ def start_like(start: LatentStart, x: Float[Array, "b t d"]) -> Float[Array, "b 
 
 
 class LoopedTrunk(nnx.Module):
-    """One core, looped. `halting` is the rule it was trained with; a call may bring another."""
+    """One core, looped. `halting` is the rule it was trained with; a call may bring another.
 
-    def __init__(self, config: CoreConfig, halting: HaltingRule | None = None, *, rngs: nnx.Rngs):
+    `starting` says where the thoughts of its policy start. A call starts from the memory that it is given.
+    """
+
+    def __init__(
+        self,
+        config: CoreConfig,
+        halting: HaltingRule | None = None,
+        starting: Start | None = None,
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.width = config.width
         self.halting = PolicyKL() if halting is None else halting
+        self.starting = FixedStart() if starting is None else starting
         self.core = FPRMCore(config, rngs=rngs)
         self.start = latent_start(config.width, rngs)
 
@@ -89,12 +103,14 @@ class LoopedTrunk(nnx.Module):
         readout: ReadLatent,
         *,
         halting: HaltingRule | None = None,
+        memory: Memory | None = None,
         record: bool = False,
         **options: Any,
     ) -> LoopResult:
         """Loop each example until the policy that `readout` gives settles."""
-        problem = self.problem(readout, halting)
-        given = problem.step, problem.readout, self.begin(tokens), tokens
+        problem, start = self.problem(readout, halting), self.begin(tokens)
+        start = start if memory is None else memory.start(start)
+        given = problem.step, problem.readout, start, tokens
         return run_loop(*given, halting=problem.halting, record=record, **options)
 
     def begin(self, tokens: Tokens) -> Float[Array, "b t d"]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from looped_actor.analysis.caps import CAPS
+from looped_actor.analysis.caps import CAPS, FRONTIER
 from looped_actor.analysis.compare import COMPARE
 from looped_actor.analysis.difficulty import DIFFICULTY
 from looped_actor.analysis.drawing import (
@@ -156,6 +156,7 @@ FIGURES = {
     "difficulty": DIFFICULTY,
     "histogram": HISTOGRAM,
     "caps": CAPS,
+    "frontier": FRONTIER,
     "curves": FigureKind(
         (*ABOUT, "seed", "steps", "played", "solved", "success", "loops", "optimal_actions", "paper"), _curves
     ),

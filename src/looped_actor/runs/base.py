@@ -14,11 +14,11 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.algorithms import Weights, deciding, no_statistics
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.files import read_json, write_whole
-from looped_actor.loop import Packed
+from looped_actor.loop import Memory, Packed, starting_of
 from looped_actor.models.cost import (
     MOST_EXAMPLES,
     PASSES_OF_AN_UPDATE,
@@ -295,6 +295,7 @@ class OnlineRun(Run):
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
         learning, one = self.config.learning, self.observation
+        each = one.size * one.dtype.itemsize + 8 * 4 + 2 + self._carried_bytes
         return self._estimate(
             devices,
             learning.minibatch,
@@ -302,5 +303,16 @@ class OnlineRun(Run):
             steps_per_iteration=learning.steps_per_iteration,
             updates_per_iteration=learning.updates_per_iteration,
             experience="a rollout, over all devices",
-            experience_bytes=learning.steps_per_iteration * (one.size * one.dtype.itemsize + 8 * 4 + 2),
+            experience_bytes=learning.steps_per_iteration * each,
         )
+
+    @property
+    def _carried_bytes(self) -> int:
+        """Of what one environment carries from one decision to the next."""
+
+        def memory(weights: Weights, observation: PyTree) -> Memory | None:
+            decide = deciding(self.definition, weights)
+            return starting_of(self.net).begin(lambda: decide(observation).loop.latent)
+
+        carried = jax.eval_shape(memory, self.weights_like, self.observations(1))
+        return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))

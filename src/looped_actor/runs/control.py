@@ -199,6 +199,7 @@ class ControlRun(Run):
                 raise ValueError(f"{self.config.task} has no {option}: leave --{option} out")
         halting = policy.rule(request)
         asked: Any = {"tasks": request.tasks, "workers": request.workers, "halting": halting}
+        asked["starting"] = policy.starting
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
         try:
             most = (halting or self.net).max_loops

@@ -12,6 +12,7 @@ from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.devices import all_devices
 from looped_actor.envs import Environment
 from looped_actor.levels import LevelBank
+from looped_actor.models.arms import STARTS
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.own import played_facts
 from looped_actor.runs.policy import Policy
@@ -52,6 +53,7 @@ def evaluate_policy(
     on: Any = None,
 ) -> dict[str, Any]:
     """Facts about a policy that JSON can hold: what it achieved, at what depth, and what was played."""
+    policy = policy.with_start(request.start and STARTS[request.start])
     config, rule = policy.config, policy.rule(request) or policy.halting
     facts = {
         "policy": policy.name,
@@ -60,6 +62,7 @@ def evaluate_policy(
         "learner": config.algorithm,
         "max_loops": (rule or policy.run.net).max_loops,
         "threshold": getattr(rule, "threshold", None),
+        "start": str(policy.starting),
     }
     if callable(on) and not isinstance(on, Environment):
         on = on()  # it makes an environment of Gymnasium

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -13,7 +14,8 @@ from looped_actor.algorithms import deciding
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import ExportRequest
 from looped_actor.files import write_whole
-from looped_actor.loop import EarlyExit
+from looped_actor.loop import EarlyExit, Memory
+from looped_actor.models.arms import STARTS
 from looped_actor.runs.policy import Policy, save_policy
 
 PROGRAM_FILE = "policy.stablehlo"
@@ -39,18 +41,33 @@ def export(policy: Policy, out: str | os.PathLike, **asked: Any) -> dict[str, An
 
 def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> dict[str, Any]:
     """Write a policy and its program into a folder; returns the program's signature."""
+    policy = policy.with_start(request.start and STARTS[request.start])
     config, halting = policy.config, policy.rule(request)
     weights = jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), policy.weights)
     program = policy.run.program(request.board)
     decide: Any = deciding(policy.run.definition, weights)
 
-    def act(*inputs: jax.Array) -> dict[str, jax.Array]:
+    def decided(inputs: Sequence[Any], memory: Memory | None = None) -> Any:
         # Other executions want to know the batch.
-        decision = decide(program.observation(*inputs), halting=halting, execution=EarlyExit())
-        return {**program.outputs(decision), "loops": decision.loop.loops}
+        given = {"memory": memory, "halting": halting, "execution": EarlyExit()}
+        return decide(program.observation(*inputs), **given)
 
     (batch,) = jax_export.symbolic_shape(BATCH)
     shapes = [jax.ShapeDtypeStruct((batch, *one.shape), one.dtype) for one in program.inputs.values()]
+    observed = len(shapes)
+    memory = jax.eval_shape(
+        lambda *inputs: policy.starting.begin(lambda: decided(inputs).loop.latent), *shapes
+    )
+    carried = {} if memory is None else memory._asdict()
+    shapes += carried.values()
+
+    def act(*inputs: jax.Array) -> dict[str, jax.Array]:
+        memory = Memory(*inputs[observed:]) if carried else None
+        decision = decided(inputs[:observed], memory)
+        after = {} if memory is None else {"latent": memory.after(decision.loop.latent).latent}
+        return {**program.outputs(decision), "loops": decision.loop.loops, **after}
+
+    names = [*program.inputs, *carried]
     exported = jax_export.export(jax.jit(act), platforms=tuple(request.platforms))(*shapes)
     rule = halting or policy.halting
     results = jax.tree.unflatten(exported.out_tree, exported.out_avals)
@@ -63,7 +80,8 @@ def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> 
         "arm": config.arm,
         "learner": config.algorithm,
         "halting": None if rule is None else to_json(rule),
-        "inputs": {name: _shape(shape) for name, shape in zip(program.inputs, shapes, strict=True)},
+        "start": str(policy.starting),
+        "inputs": {name: _shape(shape) for name, shape in zip(names, shapes, strict=True)},
         "outputs": {name: _shape(shape) for name, shape in results.items()},
     }
     save_policy(config, weights, out)

@@ -19,7 +19,8 @@ from looped_actor.configs.runs import OwnConfig
 from looped_actor.envs import Environment
 from looped_actor.envs.spaces import Actions, Observations, check_head, spaces_of
 from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_gymnasium
-from looped_actor.evaluation.levels import LevelPlayer, Played, summary
+from looped_actor.evaluation.facts import summary
+from looped_actor.evaluation.levels import LevelPlayer, Played
 from looped_actor.loop import Categorical, HaltingRule, Streaming
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import OnlineRun, Own, Program
@@ -202,8 +203,8 @@ def episodes_of(
 
         return play
     numbered = NumberedEpisodes(env, jax.random.key_data(jax.random.key(0)))
-    definition = policy.run.definition
-    return LevelPlayer(numbered, episodes, definition, most, mesh, halting, acting or Streaming()).play
+    how: Any = {"halting": halting, "acting": acting or Streaming(), "starting": policy.starting}
+    return LevelPlayer(numbered, episodes, policy.run.definition, most, mesh, **how).play
 
 
 def _summary(played: Played) -> dict[str, Any]:

@@ -25,7 +25,16 @@ from looped_actor.configs.requests import HaltingChange
 from looped_actor.configs.runs import CONFIG_FILE, write_config
 from looped_actor.devices import on_one_device
 from looped_actor.files import FileError, checksum_of, write_whole
-from looped_actor.loop import Execution, FixedLoops, HaltingRule, Packed, PolicyKL
+from looped_actor.loop import (
+    Execution,
+    FixedLoops,
+    HaltingRule,
+    Memory,
+    Packed,
+    PolicyKL,
+    Start,
+    starting_of,
+)
 from looped_actor.models import ActorCriticOutput, ActorOutput
 from looped_actor.runs.base import Run
 from looped_actor.training.checkpoint import named_leaves
@@ -53,13 +62,23 @@ class Policy:
     An observation is what the environment gives: a board as planes, `[rows, columns, planes]`, the array of
     a world of your own, or for robot manipulation a `GoalObservation` of state and goal, whose decisions
     have no value. Each shape of input, halting rule and execution is compiled once, at its first call.
+
+    Where thoughts are carried on, what an episode carries goes from one call to the next:
+
+    ```python
+    memory = None
+    while not over:
+        acted = policy.act(observation, memory=memory)
+        memory = acted.memory  # None where nothing is carried, so this is right for every policy
+    ```
     """
 
     def __init__(self, run: Run, weights: Weights, name: str = "policy"):
         self.run, self.weights, self.name = run, weights, name
         self._draws, self._tree = 0, jax.tree.structure(weights)
-        self._decide = jax.jit(self._decided, static_argnums=(3, 4, 5))
-        self._act = jax.jit(self._acted, static_argnums=(3, 4))
+        self.starting = starting_of(run.net)
+        self._decide = jax.jit(self._decided, static_argnums=(4, 5, 6))
+        self._act = jax.jit(self._acted, static_argnums=(4, 5, 6))
 
     @property
     def config(self) -> Any:
@@ -83,6 +102,7 @@ class Policy:
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
         expected_loops: Array | None = None,
+        memory: Memory | None = None,
         record: bool = False,
     ) -> ActorOutput | ActorCriticOutput:
         """Decide for a batch of observations.
@@ -92,20 +112,23 @@ class Policy:
           halting: another rule than in training.
           execution: how the loops of the batch run. Default: `Packed()`.
           expected_loops: a guess of each example's depth. Only ever changes the time it takes.
+          memory: what each starts from. Default: as an episode begins.
           record: also return the latent after every loop.
         """
         observation, batched = self._checked(observation)
         if not batched:
             raise ValueError("this takes a batch of observations; for a single one there is `act`")
+        _check_memory(memory, observation)
         with self._precision:
             rule, way = halting or self.halting, execution or Packed()
-            return self._decide(self._leaves, observation, expected_loops, rule, way, record)
+            return self._decide(self._leaves, observation, expected_loops, memory, rule, way, record)
 
     def act(
         self,
         observation: PyTree,
         *,
         key: Key[Array, ""] | None = None,
+        memory: Memory | None = None,
         halting: HaltingRule | None = None,
         execution: Execution | None = None,
     ) -> Acted:
@@ -114,15 +137,20 @@ class Policy:
         Args:
           observation: one, or a batch.
           key: draws actions from the policy. Default: the most probable ones.
+          memory: what the last call of the same episodes returned as its `memory`. Default: episodes begin.
+            In a batch, `memory.restart(ended)` marks those that begin while others go on.
           halting: another rule than in training.
           execution: how the loops of a batch run. Default: `Packed()`.
         """
         observation, batched = self._checked(observation)
         if not batched:
             observation = jax.tree.map(lambda leaf: leaf[None], observation)
+        _check_memory(memory, observation)
         with self._precision:
             rule, way = halting or self.halting, execution or Packed()
-            acted = jax.device_get(self._act(self._leaves, observation, key, rule, way))
+            given = self._leaves, observation, key, memory, rule, way, self.starting
+            acted, memory = self._act(*given)
+            acted = jax.device_get(acted)._replace(memory=memory)  # which stays where it is computed with
         if batched:
             return acted
         return acted._replace(action=acted.action[0], loops=acted.loops[0], stop=acted.stop[0])
@@ -130,11 +158,21 @@ class Policy:
     def predict(
         self, observation: PyTree, state: Any = None, episode_start: Any = None, deterministic: bool = True
     ) -> tuple[np.ndarray, Any]:
-        """Actions, and the state as it was given: the call of Stable-Baselines3, for its helpers."""
+        """Actions, and the state for the next call: the call of Stable-Baselines3, for its helpers.
+
+        Args:
+          observation: one, or a batch.
+          state: what the last call returned. None: episodes begin.
+          episode_start: which episodes begin, of a batch.
+          deterministic: take the most probable actions.
+        """
         key = None
         if not deterministic:
             key, self._draws = jax.random.fold_in(jax.random.key(0), self._draws), self._draws + 1
-        return np.asarray(self.act(observation, key=key).action), state
+        if state is not None and episode_start is not None:
+            state = state.restart(np.asarray(episode_start, bool))
+        acted = self.act(observation, key=key, memory=state)
+        return np.asarray(acted.action), acted.memory
 
     def rule(self, change: HaltingChange) -> HaltingRule | None:
         """Its halting rule with changes; None where none was asked for."""
@@ -152,6 +190,16 @@ class Policy:
         if "max_loops" in changes:
             changes.setdefault("min_loops", min(rule.min_loops, changes["max_loops"]))
         return replace(rule, **changes)
+
+    def with_start(self, starting: Start | None) -> "Policy":
+        """The same policy whose thoughts start elsewhere than in training; None: as they do."""
+        if starting is None or starting == self.starting:
+            return self
+        if self.halting is None:
+            raise ValueError(f"{self.config.arm} does not loop: there is no thought to start elsewhere")
+        other = copy.copy(self)
+        other.starting = starting
+        return other
 
     def with_weights(self, weights: Weights) -> "Policy":
         """The same net with other weights; what was compiled is kept."""
@@ -179,6 +227,7 @@ class Policy:
         leaves: list[Array],
         observation: PyTree,
         expected_loops: Array | None,
+        memory: Memory | None,
         halting: HaltingRule | None,
         execution: Execution,
         record: bool = False,
@@ -186,20 +235,24 @@ class Policy:
         decide: Any = deciding(
             self.run.definition, jax.tree.unflatten(self._tree, leaves), halting, execution
         )
-        return decide(observation, expected_loops=expected_loops, record=record)
+        return decide(observation, expected_loops=expected_loops, memory=memory, record=record)
 
     def _acted(
         self,
         leaves: list[Array],
         observation: PyTree,
         key: Key[Array, ""] | None,
+        memory: Memory | None,
         halting: HaltingRule | None,
         execution: Execution,
-    ) -> Acted:
-        decision = self._decided(leaves, observation, None, halting, execution)
+        starting: Start,
+    ) -> tuple[Acted, Memory | None]:
+        decision = self._decided(leaves, observation, None, memory, halting, execution)
         policy, loop = decision.distribution, decision.loop
         action = self.run.as_taken(policy.mode() if key is None else policy.sample(key))
-        return Acted(action, loop.loops, loop.stop, loop.executed)
+        memory = starting.begin(lambda: loop.latent) if memory is None else memory
+        memory = None if memory is None else memory.after(loop.latent)
+        return Acted(action, loop.loops, loop.stop, loop.executed), memory
 
     def _checked(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Observations as arrays, and whether they are a batch; or an error that says what is expected."""
@@ -219,6 +272,13 @@ class Policy:
                 "or a batch of them, with numbers in it"
             )
         return jax.tree.unflatten(structure, leaves), True in batched
+
+
+def _check_memory(memory: Any, observation: PyTree) -> None:
+    """Raise an error if it is not what an earlier call of as many episodes returned."""
+    rows = len(jax.tree.leaves(observation)[0])
+    if memory is not None and not (isinstance(memory, Memory) and np.shape(memory.fresh) == (rows,)):
+        raise ValueError(f"memory must be what the last call for the same {rows} episodes returned, or None")
 
 
 def _batched(leaf: Any, one: jax.ShapeDtypeStruct) -> bool | None:

@@ -17,11 +17,12 @@ from looped_actor.configs.runs import SPLITS, LevelsConfig, OnlineConfig, read_p
 from looped_actor.envs import Boxoban, RushHour
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
-from looped_actor.evaluation.levels import LevelPlayer, summary
+from looped_actor.evaluation.facts import summary
+from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.games.catalogue import game_named
 from looped_actor.levels import DeviceLevels, LevelBank, generate, open_bank, open_solutions, write_bank
 from looped_actor.levels.replay import solution_cells
-from looped_actor.loop import HaltingRule
+from looped_actor.loop import HaltingRule, Start, starting_of
 from looped_actor.processes import Progress, default_workers, no_progress
 from looped_actor.runs.base import OnlineRun, Planned, Program
 from looped_actor.runs.policy import Policy
@@ -133,7 +134,8 @@ class PuzzleRun(OnlineRun):
         trainer = self._learning_on(self._planned_environment(config.levels.train_count))
         count, learning = config.levels.evaluate_count, config.learning
         env = self._planned_environment(config.levels.held_out_count)
-        player = LevelPlayer(env, count, self.definition, self.net.max_loops, mesh, acting=config.acting)
+        how: Any = {"acting": config.acting, "starting": starting_of(self.net)}
+        player = LevelPlayer(env, count, self.definition, self.net.max_loops, mesh, **how)
         rows, batch = learning.num_envs // mesh.size, learning.minibatch // mesh.size
         trained = {
             name: Planned(trace, rows, learning.rollout_steps + 1, batch)
@@ -165,14 +167,21 @@ class PuzzleRun(OnlineRun):
         return ppo_trainer(config.ppo, **parts)
 
     def player(
-        self, bank: LevelBank, *, halting: HaltingRule | None = None, count: int | None = None
+        self,
+        bank: LevelBank,
+        *,
+        halting: HaltingRule | None = None,
+        starting: Start | None = None,
+        count: int | None = None,
     ) -> LevelPlayer:
         """Plays the levels of a bank, or its first `count`, with policies of this configuration."""
         assert self.mesh is not None
         config, count = self.config, len(bank) if count is None else min(count, len(bank))
         most = (halting or self.net).max_loops
         env = self.environment(bank, count)
-        return LevelPlayer(env, count, self.definition, most, self.mesh, halting, config.acting)
+        starting = starting or starting_of(self.net)
+        how: Any = {"halting": halting, "acting": config.acting, "starting": starting}
+        return LevelPlayer(env, count, self.definition, most, self.mesh, **how)
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
         """Play the held-out levels; with imitation, also ask for the first thing it learns."""
@@ -204,7 +213,8 @@ class PuzzleRun(OnlineRun):
     ) -> dict[str, Any]:
         """Play every level of a bank once."""
         bank = self.bank_to_play(request.levels)
-        player = self.player(bank, halting=policy.rule(request), count=request.count)
+        how: Any = {"halting": policy.rule(request), "starting": policy.starting}
+        player = self.player(bank, **how, count=request.count)
         moves = _first(_optimal_moves(request.solutions, bank), player.levels)
         facts = {
             "bank": bank.name,

@@ -118,7 +118,8 @@ def as_numbers(metrics: Any) -> dict[str, float | int]:
     """The scalars of a named tuple, those of tuples within it among them, by name."""
     numbers = {}
     for name, value in metrics._asdict().items():
-        numbers |= as_numbers(value) if hasattr(value, "_asdict") else {name: value.item()}
+        if value is not None:
+            numbers |= as_numbers(value) if hasattr(value, "_asdict") else {name: value.item()}
     return numbers
 
 

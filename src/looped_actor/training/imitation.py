@@ -125,14 +125,16 @@ class Imitation:
         """The updates from a rollout and what the solver says of it."""
         players, rollout = experience
         steps, usable = rollout.steps, advice.optimal.any(axis=-1)
-        examples = flat(Advised(steps.observation, advice.optimal, steps.loops))
+        examples = flat(Advised(steps.observation, advice.optimal, steps.loops, steps.memory))
         learner, updates = self.net.updates(state, examples, imitation_loss, flat(usable))
         envs, observation = world.restart(players.envs, advice.lost)
-        begun = players._replace(envs=envs, observation=observation)
+        memory = None if players.memory is None else players.memory.restart(advice.lost)
+        begun = players._replace(envs=envs, observation=observation, memory=memory)
         own = ~jnp.asarray(self._solvers)[players.envs.copy]
+        stale = self.net.staleness(state, rollout, own)
         terms: ImitationTerms = jax.tree.map(functools.partial(mean_over_taken, updates), updates.terms)
         metrics = ImitationMetrics(
-            play_metrics(self.config, rollout, learner, updates, own),
+            play_metrics(self.config, rollout, stale, learner, updates, own),
             accuracy=terms.accuracy,
             entropy=terms.entropy,
             advised=average(usable.mean(dtype=steps.value.dtype), DATA),

@@ -33,9 +33,9 @@ from looped_actor.algorithms import (
     no_statistics,
 )
 from looped_actor.algorithms.collectives import average, total
-from looped_actor.collectors import PLAYERS, Experience, Players, Rollout
+from looped_actor.collectors import PLAYERS, Experience, Players, Rollout, Transition
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
-from looped_actor.loop import Execution, Packed, StopReason, mean_gradient
+from looped_actor.loop import Execution, Memory, Packed, StopReason, mean_gradient, starting_of
 from looped_actor.loop.rng import Stream, addressed_key, folded
 
 
@@ -132,7 +132,13 @@ class PolicyNet:
             EVERYWHERE,
         )
         learner, fixed, statistics, iteration, root = rest
-        return OnlineState(learner, fixed, look(statistics, first.observation), first, iteration, root)
+        state = OnlineState(learner, fixed, look(statistics, first.observation), first, iteration, root)
+
+        def remember(weights: Weights, observation: PyTree) -> Memory | None:
+            return starting_of(net).begin(lambda: deciding(self.definition, weights)(observation).loop.latent)
+
+        remember = on_each_device(mesh, remember, (EVERYWHERE, ROWS), ROWS)
+        return state._replace(players=first._replace(memory=remember(state.weights, first.observation)))
 
     def updates(
         self, state: OnlineState, examples: Any, loss: Callable, usable: Bool[Array, " n"] | None = None
@@ -156,6 +162,36 @@ class PolicyNet:
         copies = state.players.envs.copy
         chosen = minibatches(self.config, self.groups, copies, state.root, state.iteration, usable)
         return jax.lax.scan(update, state.learner, chosen)
+
+    def staleness(
+        self, state: OnlineState, rollout: Rollout, counted: Bool[Array, " b"] | None = None
+    ) -> "Staleness | None":
+        """How far carried thoughts are from others, on the last step of a rollout by this state.
+
+        None where nothing is carried. With `counted`, of these environments: others acted by other rules.
+        """
+        last: Transition = jax.tree.map(lambda leaf: leaf[-1], rollout.steps)
+        if last.memory is None:
+            return None
+        counted = jnp.ones(len(last.loops), bool) if counted is None else counted
+        decide = deciding(self.definition, state.weights, execution=self.execution)
+
+        def kl(memory: Memory | None) -> Float[Array, ""]:
+            now = decide(last.observation, expected_loops=last.loops, memory=memory)
+            log_ratio = now.distribution.log_prob(last.action) - last.log_prob
+            estimates = jnp.exp(log_ratio) - 1 - log_ratio
+            return total((estimates * counted).sum(), DATA) / total(counted.sum(), DATA)
+
+        return Staleness(kl(None), kl(last.memory))
+
+
+class Staleness(NamedTuple):
+    """KL from the policy that acted to the same weights, computed again."""
+
+    fresh_start_kl: Float[Array, ""]
+    """From a fresh start: how much the thoughts before matter."""
+    stored_start_kl: Float[Array, ""]
+    """From what was stored: what storing loses."""
 
 
 def after_iteration(state: OnlineState, learner: LearnerState, experience: Experience) -> OnlineState:
@@ -241,11 +277,14 @@ class PlayMetrics(NamedTuple):
     skipped_updates: Int[Array, ""]
     """Updates left out since the start, because loss or gradient was not finite."""
     skipped_in_a_row: Int[Array, ""]
+    staleness: Staleness | None
+    """None, and not in tables, where nothing is carried."""
 
 
 def play_metrics(
     config: RolloutConfig,
     rollout: Rollout,
+    staleness: Staleness | None,
     learner: LearnerState,
     updates: Update,
     counted: Bool[Array, " b"] | None = None,
@@ -283,4 +322,5 @@ def play_metrics(
         gradient_norm=learned(updates.gradient_norm),
         skipped_updates=learner.skipped,
         skipped_in_a_row=learner.skipped_in_a_row,
+        staleness=staleness,
     )

@@ -82,11 +82,13 @@ class PPO:
             normalised_advantage(judged.advantage, DATA),
             judged.value_target,
             steps.loops,
+            steps.memory,
         )
         learner, updates = self.net.updates(
             state, flat(examples), lambda decide, some: ppo_loss(decide, some, config)
         )
-        played = play_metrics(config, rollout, learner, updates)
+        stale = self.net.staleness(state, rollout)
+        played = play_metrics(config, rollout, stale, learner, updates)
         metrics = _metrics(played, rollout, judged.value_target, updates)
         return after_iteration(state, learner, experience), metrics
 

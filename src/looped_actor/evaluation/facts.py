@@ -1,0 +1,66 @@
+"""Episodes in numbers that JSON can hold."""
+
+from typing import Any
+
+import numpy as np
+from jaxtyping import Integer
+
+from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.levels import Episodes, Played
+from looped_actor.loop import StopReason
+
+MOST_BINS = 8
+
+
+def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> dict[str, Any]:
+    """Facts about episodes that JSON can hold.
+
+    Args:
+      played: an episode for each level.
+      optimal_moves: the length of each level's shortest solution, where it is known.
+    """
+    episodes = played.episodes
+    histogram, stops = (np.asarray(counts).sum(axis=0) for counts in (episodes.histogram, episodes.stops))
+    facts = _facts(episodes, np.ones(len(episodes.success), bool))
+    facts |= loop_facts(histogram, stops, int(played.executed.sum()))
+    if optimal_moves is not None:
+        facts["by_optimal_moves"] = [
+            {"moves": [low, high], **_facts(episodes, (optimal_moves >= low) & (optimal_moves <= high))}
+            for low, high in length_bins(optimal_moves)
+        ]
+    return facts
+
+
+def loop_facts(
+    histogram: Integer[np.ndarray, " most"], stops: Integer[np.ndarray, " reasons"], executed: int
+) -> dict[str, Any]:
+    """How long decisions took, why they stopped, and what the hardware computed for them."""
+    decisions, asked = max(int(stops.sum()), 1), int((histogram * (1 + np.arange(len(histogram)))).sum())
+    return {
+        "executed_over_asked": executed / max(asked, 1),
+        "capped": float(stops[StopReason.CAP] / decisions),
+        "non_finite": float(stops[StopReason.NON_FINITE] / decisions),
+        "loop_histogram": {str(i + 1): int(n) for i, n in enumerate(histogram)},
+    }
+
+
+def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
+    levels, solved = int(chosen.sum()), int(episodes.success[chosen].sum())
+    decisions = max(int(episodes.length[chosen].sum()), 1)
+    return {
+        "levels": levels,
+        "solved": solved,
+        "success": solved / levels,
+        "interval_95": list(wilson(solved, levels)),
+        "loops": float(episodes.loops[chosen].sum() / decisions),
+        "mean_steps": float(episodes.length[chosen].mean()),
+        "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
+    }
+
+
+def length_bins(lengths: Integer[np.ndarray, " n"]) -> list[tuple[int, int]]:
+    """At most eight ranges of lengths that hold about equally many levels each, and none that is empty."""
+    edges = np.unique(np.quantile(lengths, np.linspace(0, 1, MOST_BINS + 1), method="nearest"))
+    lows = [int(edges[0]), *(int(edge) + 1 for edge in edges[1:-1])]
+    bins = zip(lows, [int(edge) for edge in edges[1:]] or lows, strict=True)
+    return [(low, high) for low, high in bins if ((lengths >= low) & (lengths <= high)).any()]
