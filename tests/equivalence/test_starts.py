@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
+from helpers import thorough
 from looped_actor import load_policy
 from looped_actor.algorithms import PPOBatch, PPOConfig, as_open_loop, deciding, ppo_loss
 from looped_actor.collectors.rollouts import new_players, stream
@@ -83,7 +84,7 @@ def test_a_batch_carries_each_episode_and_a_fresh_one_starts_anew():
         policy.act(boards[:3], memory=fresh.memory)
 
 
-@pytest.mark.parametrize("start", ["carried", "carried-bfloat16"])
+@pytest.mark.parametrize("start", [pytest.param("carried", marks=thorough), "carried-bfloat16"])
 def test_what_is_learned_from_is_what_was_thought(start, x64):
     """From what is stored, a policy is computed again as it was: all ratios are 1 before the first update."""
     policy = trained()
@@ -144,6 +145,14 @@ def test_the_first_update_of_a_run_is_from_where_its_thoughts_started():
     fixed, plain = first_iteration("fixed")
     assert fixed.players.memory is None
     assert not {"stored_start_kl", "fresh_start_kl"} & set(plain)
+
+
+def test_a_window_is_for_those_who_walk():
+    windowed = tiny(window=1)
+    assert run_of(windowed).environment(starter_bank("boxoban"), 2).radius == 1
+    for other in ({"task": "rush-hour"}, {"by": "imitation"}):
+        with pytest.raises(ValueError, match="a window is for Boxoban by PPO"):
+            tiny(**other, window=1)
 
 
 def test_what_does_not_loop_carries_nothing():

@@ -8,7 +8,7 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import looped_actor
-from looped_actor.envs import Boxoban, RushHour, VectorEnv
+from looped_actor.envs import Boxoban, RushHour, VectorEnv, WindowedBoxoban
 from looped_actor.games import BoxobanBoard, RushHourBoard
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
 from looped_actor.levels import make_bank, starter_bank
@@ -195,3 +195,18 @@ def test_the_plain_face_and_the_jax_one_agree(name):
             state, outcome = step(state, jnp.int32(action))
             assert reward == pytest.approx(float(outcome.reward), abs=1e-5)
             assert terminated == bool(outcome.terminated)
+
+
+def test_a_window_shows_what_is_near():
+    """Held against a look at every cell."""
+    bank = starter_bank("boxoban")
+    whole, part = Boxoban(bank.on_device()), WindowedBoxoban(bank.on_device(), radius=2)
+    for level in range(5):
+        state = whole.start(jnp.int32(level))
+        seen, all_of_it = np.asarray(part.observe(state)), np.asarray(whole.observe(state))
+        ((row, column, _),) = np.argwhere(all_of_it[..., 3:])
+        for r, c in np.ndindex(*all_of_it.shape[:2]):
+            near = abs(r - row) <= 2 and abs(c - column) <= 2
+            np.testing.assert_array_equal(seen[r, c], all_of_it[r, c] if near else 0)
+        assert seen.sum() < all_of_it.sum()
+    assert jax.tree.structure(part) != jax.tree.structure(whole)

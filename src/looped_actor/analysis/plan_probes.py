@@ -58,6 +58,8 @@ def analyse_probes(
         run = subject.run.puzzle
         if run.config.task != "boxoban":
             raise ValueError(f"{run.folder} is of {run.config.task}: plans are pushes of Boxoban")
+        if run.config.window is not None:
+            raise ValueError(f"{run.folder} sees a window of the board: probes look at whole boards")
         loops = loops_within(subject.halting.max_loops, request.loops)
         banks = [open_bank(path) for path in request.levels] or [run.bank_to_play()]
         plans = _plans(banks, request, out, stage)

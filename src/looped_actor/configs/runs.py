@@ -239,13 +239,19 @@ class OnlineConfig(PaperConfig):
     """Steps after which an episode is cut off."""
     board: tuple[int, int] = (10, 10)
     """Rows and columns."""
+    window: int | None = None
+    """Boxoban by PPO: how far around itself the player sees, in cells. None: the whole board."""
     drc: DRCConfig = field(default_factory=DRCConfig)
     ppo: PPOConfig = field(default_factory=PPOConfig)
     imitation: ImitationConfig = field(default_factory=ImitationConfig)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        at_least_one(self, "time_limit")
+        at_least_one(self, "time_limit", "window")
+        if self.window is not None and (self.task, self.learner) != ("boxoban", "ppo"):
+            raise ValueError(
+                "a window is for Boxoban by PPO: elsewhere nobody walks, and the solver sees all"
+            )
         if self.arm == "mlp":
             raise ValueError("the arm mlp reads vectors, and a puzzle is a board")
         if self.start != "fixed" and self.chosen_arm.halting is None:

@@ -1,7 +1,7 @@
 """Environments: the paper's puzzles, and many copies of any environment in step."""
 
 from looped_actor.envs.base import Environment, LevelSource, Outcome
-from looped_actor.envs.puzzle import Boxoban, RushHour
+from looped_actor.envs.puzzle import Boxoban, RushHour, WindowedBoxoban
 from looped_actor.envs.vector import EpisodeStatistics, TimeStep, VectorEnv, VectorState
 
 __all__ = [
@@ -14,4 +14,5 @@ __all__ = [
     "TimeStep",
     "VectorEnv",
     "VectorState",
+    "WindowedBoxoban",
 ]

@@ -83,6 +83,24 @@ class Boxoban:
         return planes(state.cells, len(BoxobanCell), self.levels.shape)
 
 
+@functools.partial(
+    jax.tree_util.register_dataclass, data_fields=("levels",), meta_fields=("time_limit", "radius")
+)
+@dataclass(frozen=True)
+class WindowedBoxoban(Boxoban):
+    """Boxoban of which the player sees a square around itself; the planes of all other cells are zero."""
+
+    radius: int = 1
+    """Cells that it sees in each direction."""
+
+    def observe(self, state: BoxobanState) -> UInt8[Array, "h w 4"]:
+        """Planes: wall, box, target, player."""
+        height, width = self.levels.shape
+        row, column = jnp.divmod(state.player, width)
+        near = jnp.maximum(jnp.abs(jnp.arange(height) - row)[:, None], jnp.abs(jnp.arange(width) - column))
+        return super().observe(state) * (near <= self.radius)[..., None]
+
+
 @_pytree
 @dataclass(frozen=True)
 class RushHour:

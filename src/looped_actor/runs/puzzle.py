@@ -14,7 +14,7 @@ from jaxtyping import Array
 
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import SPLITS, LevelsConfig, OnlineConfig, read_provenance
-from looped_actor.envs import Boxoban, RushHour
+from looped_actor.envs import Boxoban, RushHour, WindowedBoxoban
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
 from looped_actor.evaluation.facts import summary
@@ -116,7 +116,13 @@ class PuzzleRun(OnlineRun):
 
     def environment(self, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
         """The puzzle, with all levels of a bank or its first `count`."""
-        return ENVIRONMENTS[self.config.task](bank.on_device(count), self.config.time_limit)
+        return self._environment_of(bank.on_device(count))
+
+    def _environment_of(self, levels: DeviceLevels) -> Boxoban | RushHour:
+        config = self.config
+        if config.window is not None:
+            return WindowedBoxoban(levels, config.time_limit, config.window)
+        return ENVIRONMENTS[config.task](levels, config.time_limit)
 
     @property
     def trainer(self) -> Trainer:
@@ -150,7 +156,7 @@ class PuzzleRun(OnlineRun):
         count = PAPER_LEVELS if self.config.levels.train else count
         packed = np.broadcast_to(np.uint8(0), (count, (rows * columns + 1) // 2))  # takes no memory
         levels = DeviceLevels(packed, game_named(self.config.task).kinds, (rows, columns))
-        return ENVIRONMENTS[self.config.task](levels, self.config.time_limit)
+        return self._environment_of(levels)
 
     def _learning_on(self, env: Boxoban | RushHour) -> Trainer:
         config = self.config
