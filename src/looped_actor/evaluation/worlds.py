@@ -16,11 +16,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
 from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, deciding
 from looped_actor.checks import at_least_one
-from looped_actor.devices import on_one_device
+from looped_actor.devices import EVERYWHERE, on_one_device, shapes_on
 from looped_actor.evaluation.facts import loop_facts
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import (
@@ -115,11 +116,25 @@ class WorldPlayer:
 
         return self._play(decide, progress)
 
+    @property
+    def at_play(self) -> int:
+        """Episodes at play side by side: no more than there are."""
+        return min(self.rows, self.episodes * len(self.tasks))
+
+    @property
+    def decided_at_once(self) -> int:
+        """Rows of a half."""
+        return -(-self.at_play // 2)
+
+    def trace(self, mesh: Mesh, weights: Weights, observation: GoalObservation) -> Any:
+        """Its program for a decision of half of the rows, from shapes, for a device that need not be here."""
+        alive = jax.ShapeDtypeStruct((self.decided_at_once,), bool)
+        return self._decide.trace(*shapes_on(mesh, (weights, observation, alive), EVERYWHERE), None)
+
     def _play(self, decide: Callable[..., Acted], progress: Progress) -> WorldsPlayed:
         queue = iter([(task, number) for number in range(self.episodes) for task in self.tasks])
-        rows = min(self.rows, self.episodes * len(self.tasks))
+        rows, middle = self.at_play, self.decided_at_once
         workers = [self._pool[row % len(self._pool)] for row in range(rows)]
-        middle = -(-rows // 2)
         halves = [_Rows(numbers, workers) for numbers in (range(middle), range(middle, rows)) if numbers]
         for half in halves:
             half.begin(queue, self.seed)
@@ -147,7 +162,7 @@ class WorldPlayer:
         return [_Worker(self.world) for _ in range(min(self.workers or default_workers(), self.rows))]
 
     @functools.cached_property
-    def _decide(self) -> Callable[..., Acted]:
+    def _decide(self) -> Any:
         def decide(
             weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"], memory: Memory | None
         ) -> Acted:

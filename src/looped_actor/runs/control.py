@@ -1,5 +1,6 @@
 """A run on OGBench's worlds, from its configuration: data, trainer, evaluation, cost."""
 
+import functools
 import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -125,7 +126,9 @@ class ControlRun(Run):
         return self._learning_from(self.data("train"))
 
     def planned_programs(self) -> dict[str, Planned]:
-        """Training, with zeros for the data, which take no memory until they lie on a device."""
+        """Training, with zeros for the data, which take no memory until they lie on a device; and a decision
+        of an evaluation, whose episodes MuJoCo plays.
+        """
         rows, shape = self._rows, self.config.shape
 
         def nothing(dtype: Any, *of: int) -> np.ndarray:
@@ -134,8 +137,11 @@ class ControlRun(Run):
         index = EpisodeIndex(nothing(np.int32, rows - 1), nothing(np.int32, rows))
         states, actions = (nothing(self.dtype, rows, size) for size in (shape.size, shape.actions))
         trainer = self._learning_from(Dataset(states, actions, index))
-        batch = self.config.gciql.batch // trainer.mesh.size
-        return {name: Planned(trace, batch, 1, batch) for name, trace in trainer.traces().items()}
+        batch, player = self.config.gciql.batch // trainer.mesh.size, self.player()
+        seen = self.observations(player.decided_at_once)
+        decide = functools.partial(player.trace, trainer.mesh, self.weights_like, seen)
+        trained = {name: Planned(trace, batch, 1, batch) for name, trace in trainer.traces().items()}
+        return trained | {"evaluate": Planned(decide, player.decided_at_once, 1)}
 
     @property
     def _rows(self) -> int:
