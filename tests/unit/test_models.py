@@ -235,7 +235,7 @@ def test_the_initial_latent_is_not_trained():
     model = small_critic()
     gradient = nnx.jit(nnx.grad(lambda m: surrogate_loss(m(board(2, 4, 4))).mean()))(model)
     assert "start" not in gradient["trunk"]
-    start = latent_start(100_000, nnx.Rngs(0))[...]
+    start = latent_start(CoreConfig(100_000), nnx.Rngs(0))[...]
     np.testing.assert_allclose(start.std(), 6, rtol=0.01)
     assert jnp.abs(start).max() < 14, "truncated"
 

@@ -30,6 +30,8 @@ class ImitationConfig(RolloutConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         within(self, 0, 1, "solver_share")
+        if self.shuffle != "examples" or self.hard_resets:
+            raise ValueError("imitation shuffles examples and has no hard resets: these are options of PPO")
 
 
 @runtime_checkable

@@ -34,6 +34,8 @@ class PPOConfig(RolloutConfig):
     """c_V, the factor of the squared error."""
     reward_scale: float = 1.0
     """Factor of all rewards. Values of about 1 leave the policy its share of a short training."""
+    bootstrap_timeouts: bool = True
+    """Expect something after a time-out; otherwise it counts as a true end."""
     FORMER: ClassVar = {"trace": "gae_lambda"}
 
     def __post_init__(self) -> None:

@@ -1,6 +1,7 @@
 """What every learner that plays has to know: how much to play, and how to learn from it."""
 
 from dataclasses import dataclass
+from typing import Literal
 
 from looped_actor.checks import above_zero, at_least_one
 
@@ -23,9 +24,25 @@ class RolloutConfig:
     """Let the learning rate fall linearly, to nothing at the end of the run."""
     max_gradient_norm: float = 1.0
     """Longer gradients are shortened to this."""
+    shuffle: Literal["examples", "steps"] = "examples"
+    """What a minibatch is drawn from: the examples of all environments, or whole time steps of them."""
+    hard_resets: int = 0
+    """How often in a run all environments begin a new episode together."""
+    cell_statistics: bool = False
+    """Scale each cell of a board by its own statistics, down to deviations of 1e-6, instead of each plane by
+    one for all cells, down to 1e-3. Such a policy plays boards of one size."""
+    scale_before_learning: bool = False
+    """Let the statistics of observations count a rollout before it is learned from, instead of after."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs")
+        if self.hard_resets < 0:
+            raise ValueError(f"hard_resets is {self.hard_resets}; it must be at least 0")
+        if self.shuffle == "steps" and self.minibatch % self.num_envs:
+            raise ValueError(
+                f"minibatches of {self.minibatch} are not whole time steps of {self.num_envs} environments: "
+                "shuffle examples, or change one of them"
+            )
         above_zero(self, "learning_rate", "max_gradient_norm")
         if self.steps_per_iteration % self.minibatch:
             raise ValueError(

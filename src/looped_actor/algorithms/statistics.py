@@ -1,7 +1,8 @@
 """Running statistics of observations, and what they are for: inputs of mean 0 and variance 1.
 
 The last axis holds features (the planes of a board, the scalars of a vector); all others are averaged
-over, so that statistics, like parameters, do not depend on the size of a board.
+over, so that statistics, like parameters, do not depend on the size of a board. Or each cell of a board has
+statistics of its own, as in the authors' code.
 """
 
 from typing import Any, NamedTuple
@@ -14,17 +15,19 @@ from looped_actor.algorithms.collectives import all_finite, keep_if, total
 
 SMALLEST_DEVIATION = 1e-3
 """A feature that (almost) never changes is not blown up."""
+SMALLEST_OF_A_CELL = 1e-6
+"""The same for the cells of a board, as in the authors' code."""
 
 
 class RunningStatistics(NamedTuple):
     """Number, mean and summed squared deviation of each feature so far."""
 
     seen: Float[Array, ""]
-    mean: Float[Array, " n"]
-    squares: Float[Array, " n"]
+    mean: Float[Array, "*r n"]
+    squares: Float[Array, "*r n"]
 
     @property
-    def deviation(self) -> Float[Array, " n"]:
+    def deviation(self) -> Float[Array, "*r n"]:
         """Standard deviation of each feature."""
         return jnp.sqrt(self.squares / jnp.maximum(self.seen, 1))
 
@@ -36,7 +39,7 @@ class RunningStatistics(NamedTuple):
           axis: the mesh axis over which the batch is spread, inside `shard_map`.
         """
         dtype = self.mean.dtype
-        features = observation.reshape(-1, observation.shape[-1]).astype(dtype)
+        features = observation.reshape(-1, *self.mean.shape).astype(dtype)
         count = total(jnp.asarray(len(features), dtype), axis)
         mean = total(features.sum(axis=0), axis) / count
         squares = total(((features - mean) ** 2).sum(axis=0), axis)
@@ -55,12 +58,13 @@ class RunningStatistics(NamedTuple):
 
         Of an observation of several arrays (a state and a goal), each has the same features.
         """
-        scale = jnp.where(self.seen > 0, jnp.maximum(self.deviation, SMALLEST_DEVIATION), 1)
+        smallest = SMALLEST_DEVIATION if self.mean.ndim == 1 else SMALLEST_OF_A_CELL
+        scale = jnp.where(self.seen > 0, jnp.maximum(self.deviation, smallest), 1)
         return jax.tree.map(
             lambda features: (features.astype(self.mean.dtype) - self.mean) / scale, observation
         )
 
 
-def no_statistics(features: int) -> RunningStatistics:
-    """Before anything was seen."""
+def no_statistics(features: int | tuple[int, ...]) -> RunningStatistics:
+    """Before anything was seen of so many features, or of an array of them."""
     return RunningStatistics(jnp.zeros(()), jnp.zeros(features), jnp.zeros(features))

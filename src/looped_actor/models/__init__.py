@@ -11,6 +11,7 @@ from looped_actor.models.heads import (
     ReadoutLogits,
     ValueHead,
 )
+from looped_actor.models.layers import AUTHORS, InitialWeights
 from looped_actor.models.looped import LatentStart, LoopedTrunk, Trunk
 from looped_actor.models.mlp import MLP, GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.models.stacks import Stack
@@ -25,6 +26,7 @@ from looped_actor.models.tokenizers import (
 )
 
 __all__ = [
+    "AUTHORS",
     "DRC",
     "MLP",
     "Actor",
@@ -40,6 +42,7 @@ __all__ = [
     "GoalObservation",
     "GoalTokenizer",
     "GoalValue",
+    "InitialWeights",
     "LatentStart",
     "LoopedTrunk",
     "MLPActor",

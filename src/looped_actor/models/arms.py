@@ -43,7 +43,7 @@ class Looped:
 
     def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
         """Make the net."""
-        return _assemble(task, LoopedTrunk(core, self.halting, self.starting, rngs=rngs), rngs)
+        return _assemble(task, core, LoopedTrunk(core, self.halting, self.starting, rngs=rngs), rngs)
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,7 @@ class Stacked:
 
     def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
         """Make the net."""
-        return _assemble(task, Stack(core, self.copies, rngs=rngs), rngs)
+        return _assemble(task, core, Stack(core, self.copies, rngs=rngs), rngs)
 
 
 @dataclass(frozen=True)
@@ -104,8 +104,8 @@ Arm = Looped | Stacked | RepeatedConvLSTM | Perceptron
 """What is trained: `max_loops`, `adaptive`, `halting` (None where it does not loop) and `build`."""
 
 
-def _assemble(task: Task, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
-    tokenizer, policy = task.tokenizer(trunk.width, rngs), task.policy_head(trunk.width, rngs)
+def _assemble(task: Task, core: CoreConfig, trunk: Trunk, rngs: nnx.Rngs) -> PolicyModel:
+    tokenizer, policy = task.tokenizer(core, rngs), task.policy_head(core, rngs)
     if task.grid is not None:
         return ActorCritic(tokenizer, trunk, policy, ValueHead(trunk.width, rngs=rngs))
     return Actor(tokenizer, trunk, policy)

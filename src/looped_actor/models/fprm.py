@@ -10,7 +10,15 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from looped_actor.checks import at_least_one, within
-from looped_actor.models.layers import Attention, Grid, GridConvolution, SwiGLU, rms_norm
+from looped_actor.models.layers import (
+    OURS,
+    Attention,
+    Grid,
+    GridConvolution,
+    InitialWeights,
+    SwiGLU,
+    rms_norm,
+)
 
 MOST_LAYERS = 1024
 """Of a core: each is built one by one, so a file that asks for billions would never be refused."""
@@ -34,6 +42,8 @@ class CoreConfig:
     """Depth-wise 3x3 convolution over the cells at the start of each loop."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Matrix products in this type. Latents, norms, residuals and halting stay in float32."""
+    initial: InitialWeights = OURS
+    """What weights are drawn from: those of the core, and of what reads for it and from it."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "width", "heads", "hidden_multiple")
@@ -93,12 +103,13 @@ class FPRMCore(nnx.Module):
     def __init__(self, config: CoreConfig, *, rngs: nnx.Rngs):
         self.config = config
         dtype = jnp.dtype(jnp.bfloat16) if config.compute_dtype == "bfloat16" else None
-        self.convolution = GridConvolution(config.width, rngs=rngs) if config.convolution else None
+        width, initial = config.width, config.initial
+        self.convolution = GridConvolution(width, initial, rngs=rngs) if config.convolution else None
         self.attention = nnx.List(
-            Attention(config.width, config.heads, dtype=dtype, rngs=rngs) for _ in range(config.layers)
+            Attention(width, config.heads, initial, dtype=dtype, rngs=rngs) for _ in range(config.layers)
         )
         self.feed_forward = nnx.List(
-            SwiGLU(config.width, config.hidden, dtype=dtype, rngs=rngs) for _ in range(config.layers)
+            SwiGLU(width, config.hidden, initial, dtype=dtype, rngs=rngs) for _ in range(config.layers)
         )
         log_3 = math.log(3)  # sigmoid(log 3) = 3/4, sigmoid(-log 3) = 1/4
         self.alpha_1_logit = nnx.Param(jnp.full(config.width, log_3))

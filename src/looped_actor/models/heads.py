@@ -3,6 +3,7 @@
 The precision is not a detail: halting compares distributions that differ by less than 1e-3.
 """
 
+from collections.abc import Callable
 from typing import Protocol, runtime_checkable
 
 import jax.numpy as jnp
@@ -34,9 +35,11 @@ class PolicyHead(Protocol):
 class _Decoder(nnx.Module):
     """Norm, then a linear map: the part that all heads share."""
 
-    def __init__(self, width: int, outputs: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self, width: int, outputs: int, initial: Callable[..., Array] = fan_in_init, *, rngs: nnx.Rngs
+    ):
         self.width, self.outputs = width, outputs
-        self.decoder = nnx.Linear(width, outputs, kernel_init=fan_in_init, rngs=rngs)
+        self.decoder = nnx.Linear(width, outputs, kernel_init=initial, rngs=rngs)
 
     def decode(self, z: Float[Array, "*b d"]) -> Float[Array, "*b n"]:
         return self.decoder(rms_norm(z.astype(jnp.promote_types(z.dtype, jnp.float32))))

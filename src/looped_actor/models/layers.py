@@ -1,6 +1,9 @@
 """The parts of a core: normalisation, attention, SwiGLU and the grid convolution, without biases."""
 
 import functools
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,14 +19,73 @@ Grid = tuple[int, int]
 fan_in_init = nnx.initializers.lecun_normal()
 
 
+@dataclass(frozen=True)
+class InitialWeights:
+    """What the weights of a net are drawn from. The defaults are ours, `AUTHORS` is the authors' code."""
+
+    token_deviation: float | None = None
+    """Deviation of the readout token and of the tables of positions and roles. None: 1 / sqrt(width)."""
+    correct_truncation: bool = True
+    """Widen truncated normals, of the core and of z_0, so that they have the deviation they are named by.
+    Without, they have 0.88 of it."""
+    uniform_convolution: bool = False
+    """Draw the grid convolution evenly from +-1/3, instead of normally with a deviation of 1/3."""
+    small_robot_head: bool = False
+    """Robots: draw encoder and mean head evenly by the mean of their fans, the head a tenth as large."""
+    same_start: bool = False
+    """One z_0 for all seeds and arms, instead of one for each run."""
+
+    def __post_init__(self) -> None:
+        if self.token_deviation is not None and not self.token_deviation > 0:
+            raise ValueError(f"token_deviation is {self.token_deviation}; it must be positive")
+
+    def kernel(self, key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
+        """A matrix of the core."""
+        uncorrected = nnx.initializers.truncated_normal(shape[0] ** -0.5)
+        return (fan_in_init if self.correct_truncation else uncorrected)(key, shape, dtype)
+
+    def start(self, key: Array, width: int) -> Float[Array, " d"]:
+        """The latent before the first loop: truncated normal, of deviation 6."""
+        key = jax.random.key(0) if self.same_start else key
+        # variance_scaling corrects for what the truncation takes from the deviation; fan_in is 1.
+        corrected = nnx.initializers.variance_scaling(36.0, "fan_in", "truncated_normal")
+        uncorrected = nnx.initializers.truncated_normal(6.0)
+        return (corrected if self.correct_truncation else uncorrected)(key, (1, width))[0]
+
+    def tokens(self, key: Array, shape: tuple[int, ...]) -> Array:
+        """Embeddings."""
+        if self.token_deviation is None:  # so that an embedding has norm one, or nearly
+            return nnx.initializers.truncated_normal(shape[-1] ** -0.5)(key, shape)
+        return nnx.initializers.normal(self.token_deviation)(key, shape)
+
+    def convolution(self, key: Array, width: int) -> Array:
+        """A window of 3 x 3 cells for each channel: one input channel, so the fan in is its 9 cells."""
+        if self.uniform_convolution:
+            return jax.random.uniform(key, (3, 3, width), minval=-1 / 3, maxval=1 / 3)
+        return fan_in_init(key, (9, width)).reshape(3, 3, width)
+
+    def robot(self, scale: float) -> Callable[..., Array]:
+        """The encoder (scale 1) or the mean head (scale 0.01) of robots."""
+        if self.small_robot_head:
+            return nnx.initializers.variance_scaling(scale, "fan_avg", "uniform")
+        return fan_in_init
+
+
+OURS = InitialWeights()
+AUTHORS = InitialWeights(0.02, False, True, True, True)
+
+
 def rms_norm(h: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
     """Divide by the root mean square. No parameters; the result's norm is at most sqrt(d)."""
     return h * jax.lax.rsqrt(jnp.mean(h * h, axis=-1, keepdims=True) + 1e-5)
 
 
-def linear(inputs: int, outputs: int, *, dtype: jnp.dtype | None, rngs: nnx.Rngs) -> nnx.Linear:
+def linear(
+    inputs: int, outputs: int, initial: InitialWeights, *, dtype: jnp.dtype | None, rngs: nnx.Rngs
+) -> nnx.Linear:
     """A linear map without bias, computed in `dtype` (None: that of its input)."""
-    return nnx.Linear(inputs, outputs, use_bias=False, kernel_init=fan_in_init, dtype=dtype, rngs=rngs)
+    options: Any = {"kernel_init": initial.kernel, "dtype": dtype, "rngs": rngs}
+    return nnx.Linear(inputs, outputs, use_bias=False, **options)
 
 
 def each_token(layer: nnx.Linear, h: Float[Array, "b t d"]) -> Float[Array, "b t n"]:
@@ -77,10 +139,18 @@ in_heads.defvjp(_in_heads_forward, _in_heads_backward)
 class Attention(nnx.Module):
     """Multi-head self-attention over all tokens, without positions or masks."""
 
-    def __init__(self, width: int, heads: int, *, dtype: jnp.dtype | None, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        width: int,
+        heads: int,
+        initial: InitialWeights = OURS,
+        *,
+        dtype: jnp.dtype | None,
+        rngs: nnx.Rngs,
+    ):
         self.heads = heads
-        self.qkv = linear(width, 3 * width, dtype=dtype, rngs=rngs)
-        self.out = linear(width, width, dtype=dtype, rngs=rngs)
+        self.qkv = linear(width, 3 * width, initial, dtype=dtype, rngs=rngs)
+        self.out = linear(width, width, initial, dtype=dtype, rngs=rngs)
 
     def __call__(self, h: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         """Mix the tokens of each example."""
@@ -98,9 +168,17 @@ class Attention(nnx.Module):
 class SwiGLU(nnx.Module):
     """Gated feed-forward network, token by token."""
 
-    def __init__(self, width: int, hidden: int, *, dtype: jnp.dtype | None, rngs: nnx.Rngs):
-        self.gate_up = linear(width, 2 * hidden, dtype=dtype, rngs=rngs)
-        self.down = linear(hidden, width, dtype=dtype, rngs=rngs)
+    def __init__(
+        self,
+        width: int,
+        hidden: int,
+        initial: InitialWeights = OURS,
+        *,
+        dtype: jnp.dtype | None,
+        rngs: nnx.Rngs,
+    ):
+        self.gate_up = linear(width, 2 * hidden, initial, dtype=dtype, rngs=rngs)
+        self.down = linear(hidden, width, initial, dtype=dtype, rngs=rngs)
 
     def __call__(self, h: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
         """Transform each token."""
@@ -115,9 +193,8 @@ class GridConvolution(nnx.Module):
     this is many times faster than its depth-wise convolution.
     """
 
-    def __init__(self, width: int, *, rngs: nnx.Rngs):
-        # One input channel each: the fan in is the 9 cells of the window.
-        self.kernel = nnx.Param(fan_in_init(rngs.params(), (9, width)).reshape(3, 3, width))
+    def __init__(self, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+        self.kernel = nnx.Param(initial.convolution(rngs.params(), width))
 
     def __call__(self, z: Float[Array, "b t d"], grid: Grid) -> Float[Array, "b t d"]:
         """Mix each cell with its neighbours, channel by channel."""

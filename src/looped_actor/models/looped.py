@@ -60,11 +60,9 @@ class LatentStart(nnx.Variable):
     """The latent before the first loop: fixed, never trained, saved with the policy."""
 
 
-def latent_start(width: int, rngs: nnx.Rngs) -> LatentStart:
-    """One random vector for all tokens of all examples: truncated normal, standard deviation 6."""
-    # variance_scaling corrects for what the truncation takes from the deviation; fan_in is 1.
-    draw = nnx.initializers.variance_scaling(36.0, "fan_in", "truncated_normal")
-    return LatentStart(draw(rngs.params(), (1, width))[0])
+def latent_start(config: CoreConfig, rngs: nnx.Rngs) -> LatentStart:
+    """One random vector for all tokens of all examples."""
+    return LatentStart(config.initial.start(rngs.params(), config.width))
 
 
 def start_like(start: LatentStart, x: Float[Array, "b t d"]) -> Float[Array, "b t d"]:
@@ -90,7 +88,7 @@ class LoopedTrunk(nnx.Module):
         self.halting = PolicyKL() if halting is None else halting
         self.starting = FixedStart() if starting is None else starting
         self.core = FPRMCore(config, rngs=rngs)
-        self.start = latent_start(config.width, rngs)
+        self.start = latent_start(config, rngs)
 
     @property
     def max_loops(self) -> int:

@@ -32,7 +32,7 @@ class Stack(nnx.Module):
             return FPRMCore(config, rngs=rngs)
 
         self.cores = make(rngs)
-        self.start = latent_start(config.width, rngs)
+        self.start = latent_start(config, rngs)
 
     @property
     def max_loops(self) -> int:

@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from looped_actor.models.fprm import CoreConfig
 from looped_actor.models.heads import CellLogits, GaussianMean, PolicyHead, ReadoutLogits
 from looped_actor.models.layers import Grid
 from looped_actor.models.tokenizers import (
@@ -50,15 +51,15 @@ class PuzzleTask:
         """The shape of a batch of observations."""
         return jax.ShapeDtypeStruct((batch, *self.grid, self.planes), jnp.float32)
 
-    def tokenizer(self, width: int, rngs: nnx.Rngs) -> Tokenizer:
+    def tokenizer(self, core: CoreConfig, rngs: nnx.Rngs) -> Tokenizer:
         """A token per cell."""
-        return PlanesTokenizer(self.planes, width, rngs=rngs)
+        return PlanesTokenizer(self.planes, core.width, core.initial, rngs=rngs)
 
-    def policy_head(self, width: int, rngs: nnx.Rngs) -> PolicyHead:
+    def policy_head(self, core: CoreConfig, rngs: nnx.Rngs) -> PolicyHead:
         """Logits from the readout token, or from each cell's."""
         if self.board_actions:
-            return ReadoutLogits(width, self.board_actions, rngs=rngs)
-        return CellLogits(width, self.cell_actions, rngs=rngs)
+            return ReadoutLogits(core.width, self.board_actions, rngs=rngs)
+        return CellLogits(core.width, self.cell_actions, rngs=rngs)
 
 
 @dataclass(frozen=True)
@@ -85,13 +86,14 @@ class ControlTask:
         vector = jax.ShapeDtypeStruct((batch, self.size), jnp.float32)
         return GoalObservation(vector, vector)  # type: ignore[arg-type]
 
-    def tokenizer(self, width: int, rngs: nnx.Rngs) -> Tokenizer:
+    def tokenizer(self, core: CoreConfig, rngs: nnx.Rngs) -> Tokenizer:
         """A token per scalar, or per pair."""
-        return (PairedTokenizer if self.paired else GoalTokenizer)(self.size, width, rngs=rngs)
+        kind = PairedTokenizer if self.paired else GoalTokenizer
+        return kind(self.size, core.width, core.initial, rngs=rngs)
 
-    def policy_head(self, width: int, rngs: nnx.Rngs) -> PolicyHead:
+    def policy_head(self, core: CoreConfig, rngs: nnx.Rngs) -> PolicyHead:
         """The mean of a unit-variance Gaussian."""
-        return GaussianMean(width, self.actions, rngs=rngs)
+        return GaussianMean(core.width, self.actions, core.initial.robot(0.01), rngs=rngs)
 
 
 Task = PuzzleTask | ControlTask

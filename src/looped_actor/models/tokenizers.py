@@ -4,6 +4,7 @@ No parameter of `PlanesTokenizer` depends on the size of the board, so one polic
 """
 
 import functools
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -13,7 +14,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.models.layers import Grid, fan_in_init
+from looped_actor.models.layers import OURS, Grid, InitialWeights, fan_in_init
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("embedding",), meta_fields=("grid",))
@@ -74,18 +75,21 @@ def cell_geometry(grid: Grid) -> Float[Array, "r c 6"]:
     return jnp.stack([jnp.asarray(f, jnp.float32) for f in features], axis=-1)
 
 
-def _embedding(shape: tuple[int, ...], rngs: nnx.Rngs) -> nnx.Param:
-    # Entries of size 1 / sqrt(width), so that an embedding has norm one.
-    return nnx.Param(nnx.initializers.truncated_normal(shape[-1] ** -0.5)(rngs.params(), shape))
-
-
 class _LinearTokenizer(nnx.Module):
     """A shared linear encoder for all tokens but the readout: the part that all tokenizers share."""
 
-    def __init__(self, features: int, width: int, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        features: int,
+        width: int,
+        initial: InitialWeights,
+        encoder: Callable[..., Array] = fan_in_init,
+        *,
+        rngs: nnx.Rngs,
+    ):
         self.width = width
-        self.encoder = nnx.Linear(features, width, kernel_init=fan_in_init, rngs=rngs)
-        self.readout = _embedding((width,), rngs)
+        self.encoder = nnx.Linear(features, width, kernel_init=encoder, rngs=rngs)
+        self.readout = nnx.Param(initial.tokens(rngs.params(), (width,)))
 
     def with_readout(self, tokens: Float[Array, "b t d"]) -> Float[Array, "b t+1 d"]:
         first = jnp.broadcast_to(self.readout[...].astype(tokens.dtype), (tokens.shape[0], 1, self.width))
@@ -99,8 +103,8 @@ class _LinearTokenizer(nnx.Module):
 class PlanesTokenizer(_LinearTokenizer):
     """A board of feature planes: one token per cell, from its planes and its geometry."""
 
-    def __init__(self, planes: int, width: int, *, rngs: nnx.Rngs):
-        super().__init__(planes + GEOMETRY_FEATURES, width, rngs=rngs)
+    def __init__(self, planes: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+        super().__init__(planes + GEOMETRY_FEATURES, width, initial, rngs=rngs)
         self.planes = planes
 
     def __call__(self, observation: Float[Array, "b r c p"]) -> Tokens:
@@ -120,10 +124,10 @@ class PlanesTokenizer(_LinearTokenizer):
 class VectorTokenizer(_LinearTokenizer):
     """Plain vectors: one token per scalar, through a shared encoder, plus the embedding of its dimension."""
 
-    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
-        super().__init__(1, width, rngs=rngs)
+    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+        super().__init__(1, width, initial, rngs=rngs)
         self.size = size
-        self.position = _embedding((size, width), rngs)
+        self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
 
     def __call__(self, observation: Float[Array, "b n"]) -> Tokens:
         """`[b, n]` to `1 + n` tokens."""
@@ -142,11 +146,11 @@ class GoalTokenizer(_LinearTokenizer):
     that tells state from goal.
     """
 
-    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
-        super().__init__(1, width, rngs=rngs)
+    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+        super().__init__(1, width, initial, initial.robot(1.0), rngs=rngs)
         self.size = size
-        self.position = _embedding((size, width), rngs)
-        self.role = _embedding((2, width), rngs)
+        self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
+        self.role = nnx.Param(initial.tokens(rngs.params(), (2, width)))
 
     def __call__(self, observation: GoalObservation) -> Tokens:
         """`[b, n]` state and goal to `1 + 2n` tokens."""
@@ -159,10 +163,10 @@ class GoalTokenizer(_LinearTokenizer):
 class PairedTokenizer(_LinearTokenizer):
     """State and goal vectors: one token per dimension, from the pair (state_i, goal_i)."""
 
-    def __init__(self, size: int, width: int, *, rngs: nnx.Rngs):
-        super().__init__(2, width, rngs=rngs)
+    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+        super().__init__(2, width, initial, initial.robot(1.0), rngs=rngs)
         self.size = size
-        self.position = _embedding((size, width), rngs)
+        self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
 
     def __call__(self, observation: GoalObservation) -> Tokens:
         """`[b, n]` state and goal to `1 + n` tokens."""

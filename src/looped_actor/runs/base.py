@@ -164,8 +164,12 @@ class Run(abc.ABC):
     def weights_like(self) -> Weights:
         """The policy's weights as shapes."""
         _, parameters, fixed = nnx.split(self.net, nnx.Param, ...)
-        features = jax.tree.leaves(self.observation)[0].shape[-1]
-        return Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(features)))
+        return Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(self.features)))
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The shape of the statistics that observations are scaled by."""
+        return jax.tree.leaves(self.observation)[0].shape[-1:]
 
     def as_taken(self, action: Array) -> Array:
         """A policy's actions as the environment takes them."""
@@ -268,6 +272,11 @@ class OnlineRun(Run):
     """What runs that learn from play share: what they cost."""
 
     parameters_in_state = "learner.parameters"
+
+    @property
+    def features(self) -> tuple[int, ...]:
+        """The shape of the statistics that observations are scaled by."""
+        return self.observation.shape if self.config.learning.cell_statistics else super().features
 
     def count(self, loops: float | None = None) -> Counted:
         """Parameters and FLOPs at a number of loops. Default: at the cap."""

@@ -262,6 +262,8 @@ class Policy:
             leaves = [observation] if len(wanted) == 1 else []
         leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
         batched = {_batched(leaf, one) for leaf, one in zip(leaves, wanted, strict=False)}
+        of_one_size = len(self.run.features) > 1 and leaves and leaves[0].shape[-3:] != self.run.features
+        batched = {None} if of_one_size else batched
         if len(leaves) != len(wanted) or batched not in ({True}, {False}):
             shown = ", ".join(str(getattr(leaf, "shape", leaf)) for leaf in leaves) or type(observation)
             sides = ["any"] * (len(wanted[0].shape) - 1) if len(wanted) == 1 else []

@@ -108,10 +108,11 @@ class PuzzleRun(OnlineRun):
         config, board = self.config, (bank.info.height, bank.info.width)
         if bank.info.game != config.task:
             raise ValueError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
-        if board != config.board and config.arm == "drc":
+        if board != config.board and (config.arm == "drc" or config.learning.cell_statistics):
+            why = "DRC" if config.arm == "drc" else "what scales each cell by its own statistics"
             raise ValueError(
-                f"{bank.name} has boards of {board[0]}x{board[1]}; this DRC was made for "
-                f"{config.board[0]}x{config.board[1]}, the one arm that plays boards of one size only"
+                f"{bank.name} has boards of {board[0]}x{board[1]}; this policy was made for "
+                f"{config.board[0]}x{config.board[1]}: {why} plays boards of one size only"
             )
 
     def environment(self, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
@@ -236,8 +237,9 @@ class PuzzleRun(OnlineRun):
     def program(self, board: tuple[int, int] | None = None) -> Program:
         """What an exported policy reads and returns, on boards of any size."""
         one = self.observation
-        if board is not None and board != self.config.board and self.config.arm == "drc":
-            raise ValueError(f"this DRC plays boards of {self.config.board}, and no others")
+        one_size = self.config.arm == "drc" or self.config.learning.cell_statistics
+        if board is not None and board != self.config.board and one_size:
+            raise ValueError(f"this policy plays boards of {self.config.board}, and no others")
         if board is not None and min(board) < 1:
             raise ValueError(f"a board of {board[0]} x {board[1]} has no cells")
         shape = one.shape if board is None else (*board, one.shape[-1])

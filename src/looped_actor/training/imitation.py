@@ -39,6 +39,7 @@ from looped_actor.training.online import (
     after_iteration,
     flat,
     play_metrics,
+    seen,
 )
 from looped_actor.training.trainer import Trainer
 
@@ -126,12 +127,15 @@ class Imitation:
         players, rollout = experience
         steps, usable = rollout.steps, advice.optimal.any(axis=-1)
         examples = flat(Advised(steps.observation, advice.optimal, steps.loops, steps.memory))
+        played = state
+        if self.config.scale_before_learning:
+            state = seen(state, rollout)
         learner, updates = self.net.updates(state, examples, imitation_loss, flat(usable))
         envs, observation = world.restart(players.envs, advice.lost)
         memory = None if players.memory is None else players.memory.restart(advice.lost)
         begun = players._replace(envs=envs, observation=observation, memory=memory)
         own = ~jnp.asarray(self._solvers)[players.envs.copy]
-        stale = self.net.staleness(state, rollout, own)
+        stale = self.net.staleness(played, rollout, own)
         terms: ImitationTerms = jax.tree.map(functools.partial(mean_over_taken, updates), updates.terms)
         metrics = ImitationMetrics(
             play_metrics(self.config, rollout, stale, learner, updates, own),
@@ -139,7 +143,7 @@ class Imitation:
             entropy=terms.entropy,
             advised=average(usable.mean(dtype=steps.value.dtype), DATA),
         )
-        return after_iteration(state, learner, Experience(begun, rollout)), metrics
+        return after_iteration(self.config, state, learner, Experience(begun, rollout)), metrics
 
     @functools.cached_property
     def _solvers(self) -> Bool[np.ndarray, " n"]:

@@ -118,7 +118,8 @@ class PolicyNet:
         """The state of a new run."""
         net = self.build(nnx.Rngs(jax.random.wrap_key_data(addressed_key(root, Stream.NET))))
         _, trained, fixed = nnx.split(net, nnx.Param, ...)
-        features = jax.tree.leaves(first.observation)[0].shape[-1]
+        features = jax.tree.leaves(first.observation)[0].shape[1:]
+        features = features if self.config.cell_statistics else features[-1:]
         trained, fixed, statistics = jax.tree.map(
             lambda a: a.astype(self.dtype), (trained, fixed, no_statistics(features))
         )
@@ -194,12 +195,19 @@ class Staleness(NamedTuple):
     """From what was stored: what storing loses."""
 
 
-def after_iteration(state: OnlineState, learner: LearnerState, experience: Experience) -> OnlineState:
-    """The state with what an iteration brought."""
-    statistics = state.statistics.update(experience.rollout.steps.observation, DATA)
+def seen(state: OnlineState, rollout: Rollout) -> OnlineState:
+    """The state with statistics that count a rollout."""
+    return state._replace(statistics=state.statistics.update(rollout.steps.observation, DATA))
+
+
+def after_iteration(
+    config: RolloutConfig, state: OnlineState, learner: LearnerState, experience: Experience
+) -> OnlineState:
+    """The state with what an iteration brought. `state` is the one that was learned from."""
+    if not config.scale_before_learning:
+        state = seen(state, experience.rollout)
     return state._replace(
         learner=learner,
-        statistics=statistics,
         players=experience.players,
         iteration=state.iteration + 1,
     )
@@ -226,9 +234,12 @@ def minibatches(
     """Rows of this device's examples for every update.
 
     Each epoch, each group shuffles its examples, and a minibatch takes its share of every group. Where some
-    are not usable, the usable ones of their group take their places in turn.
+    are not usable, the usable ones of their group take their places in turn. Or, as the configuration says,
+    time steps are shuffled, and a minibatch takes some of them whole.
     """
     rows = len(copies)
+    if config.shuffle == "steps":
+        return _whole_steps(config, rows, addressed_key(root, Stream.SHUFFLE, iteration))
     size = config.num_envs // all_groups
     groups = rows // size
     in_group = config.rollout_steps * size
@@ -250,6 +261,17 @@ def minibatches(
     order = over_epochs(jnp.arange(config.epochs), copies[::size] // size, table)
     order = order.reshape(config.epochs, groups, -1, share).transpose(0, 2, 1, 3)
     return order.reshape(config.updates_per_iteration, groups * share)
+
+
+def _whole_steps(config: RolloutConfig, rows: int, key: Array) -> Int[Array, "updates m"]:
+    """Row step x rows + env of this device's examples: all environments of some time steps."""
+
+    def shuffled(epoch: Int[Array, ""]) -> Int[Array, " t"]:
+        return jax.random.permutation(folded(key, epoch, 0), config.rollout_steps)
+
+    steps = jax.vmap(shuffled)(jnp.arange(config.epochs))
+    order = steps[..., None] * rows + jnp.arange(rows)
+    return order.reshape(config.updates_per_iteration, -1)
 
 
 class PlayMetrics(NamedTuple):

@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 
 import gymnasium.vector
 import jax
+import jax.numpy as jnp
 from flax import nnx
 from jax.sharding import Mesh
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from looped_actor.algorithms import (
     Acting,
@@ -23,7 +24,13 @@ from looped_actor.algorithms import (
     ppo_loss,
 )
 from looped_actor.algorithms.collectives import average
-from looped_actor.collectors import EnvironmentCollector, Experience, GymnasiumCollector, Rollout
+from looped_actor.collectors import (
+    EnvironmentCollector,
+    Experience,
+    GymnasiumCollector,
+    Players,
+    Rollout,
+)
 from looped_actor.devices import DATA
 from looped_actor.envs import Environment
 from looped_actor.loop import Streaming
@@ -34,6 +41,7 @@ from looped_actor.training.online import (
     after_iteration,
     flat,
     play_metrics,
+    seen,
 )
 from looped_actor.training.trainer import Trainer
 
@@ -70,8 +78,7 @@ class PPO:
             config.reward_scale * steps.reward,
             steps.value,
             rollout.bootstrap,
-            steps.terminated,
-            steps.truncated,
+            *ends(config, steps.terminated, steps.truncated),
             discount=config.discount,
             gae_lambda=config.gae_lambda,
         )
@@ -84,13 +91,36 @@ class PPO:
             steps.loops,
             steps.memory,
         )
+        stale = self.net.staleness(state, rollout)
+        if config.scale_before_learning:
+            state = seen(state, rollout)
         learner, updates = self.net.updates(
             state, flat(examples), lambda decide, some: ppo_loss(decide, some, config)
         )
-        stale = self.net.staleness(state, rollout)
         played = play_metrics(config, rollout, stale, learner, updates)
         metrics = _metrics(played, rollout, judged.value_target, updates)
-        return after_iteration(state, learner, experience), metrics
+        experience = experience._replace(players=self._reset_if_due(world, state, experience.players))
+        return after_iteration(config, state, learner, experience), metrics
+
+    def _reset_if_due(self, world: Any, state: OnlineState, players: Players) -> Players:
+        """Environments that begin anew together, as often in the run as is wished."""
+        resets = self.net.config.hard_resets
+        if not resets:
+            return players
+        every = max(1, self.net.iterations // resets)
+        due = jnp.full(len(players.loops), (state.iteration + 1) % every == 0)
+        envs, observation = world.restart(players.envs, due)
+        memory = None if players.memory is None else players.memory.restart(due)
+        return players._replace(envs=envs, observation=observation, memory=memory)
+
+
+def ends(
+    config: PPOConfig, terminated: Bool[Array, "t b"], truncated: Bool[Array, "t b"]
+) -> tuple[Bool[Array, "t b"], Bool[Array, "t b"]]:
+    """Steps that end their episode for what is learned from them: truly, and by a time-out."""
+    if config.bootstrap_timeouts:
+        return terminated, truncated
+    return terminated | truncated, jnp.zeros_like(truncated)
 
 
 def _metrics(
@@ -129,6 +159,8 @@ def ppo_trainer(
     """
     steps = config.num_envs, config.rollout_steps, mesh
     if isinstance(env, gymnasium.vector.VectorEnv):
+        if config.hard_resets:
+            raise ValueError("hard_resets are for environments in JAX: those of Gymnasium reset themselves")
         collector = GymnasiumCollector(env, *steps)
     else:
         collector = EnvironmentCollector(env, *steps, acting or Streaming())

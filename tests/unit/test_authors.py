@@ -1,0 +1,196 @@
+"""What the authors' code does and the paper's text does not say, as options: each does what its name says."""
+
+from dataclasses import replace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, no_statistics
+from looped_actor.devices import all_devices
+from looped_actor.levels import starter_bank
+from looped_actor.loop import PolicyKL
+from looped_actor.models import AUTHORS, CoreConfig, InitialWeights
+from looped_actor.models.arms import arm_named, paper_core
+from looped_actor.models.tasks import TASKS
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import Policy
+from looped_actor.training import ppo_trainer
+from looped_actor.training.fit import as_numbers
+from looped_actor.training.online import minibatches
+from looped_actor.training.ppo import ends
+from tiny import tiny
+
+TRUNCATED = 0.8796
+"""Deviation of a normal distribution that is cut off at two deviations."""
+
+
+def drawn(task, arm, initial):
+    """Names, shapes and deviations of all tensors of a net of the paper's width."""
+    core = CoreConfig(convolution=TASKS[task].grid is not None, initial=initial)
+    net = arm_named(arm, PolicyKL(max_loops=3)).build(TASKS[task], core, nnx.Rngs(7))
+    flat = nnx.to_flat_state(nnx.state(net))
+    return {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
+
+
+def puzzle_deviations(ours):
+    """Of the paper's net for Boxoban: width 128, 512 hidden units, 10 numbers of a cell."""
+    cut, width, hidden = 1.0 if ours else TRUNCATED, 128, 512
+    return {
+        "policy.decoder.kernel": ((width, 4), width**-0.5),
+        "value.decoder.kernel": ((width, 1), width**-0.5),
+        "tokenizer.encoder.kernel": ((10, width), 10**-0.5),
+        "tokenizer.readout": ((width,), TRUNCATED * width**-0.5 if ours else 0.02),
+        "trunk.start": ((width,), 6 * cut),
+        "convolution.kernel": ((3, 3, width), 1 / 3 if ours else 3**-1.5),
+        "attention.0.qkv.kernel": ((width, 3 * width), cut * width**-0.5),
+        "attention.1.out.kernel": ((width, width), cut * width**-0.5),
+        "feed_forward.0.gate_up.kernel": ((width, 2 * hidden), cut * width**-0.5),
+        "feed_forward.1.down.kernel": ((hidden, width), cut * hidden**-0.5),
+    }
+
+
+def robot_deviations(ours):
+    """Of the paper's net for cube-double: states and goals of 37 numbers, 5 actions."""
+    token = TRUNCATED * 128**-0.5 if ours else 0.02
+    return {
+        "tokenizer.encoder.kernel": ((1, 128), 1.0 if ours else (2 / 129) ** 0.5),
+        "tokenizer.position": ((37, 128), token),
+        "tokenizer.role": ((2, 128), token),
+        "policy.decoder.kernel": ((128, 5), 128**-0.5 if ours else (0.01 * 2 / 133) ** 0.5),
+    }
+
+
+@pytest.mark.parametrize("ours", [True, False])
+@pytest.mark.parametrize(
+    ("task", "arm", "expected"),
+    [
+        ("boxoban", "looped", puzzle_deviations),
+        ("boxoban", "iso-flops", puzzle_deviations),
+        ("cube-double", "looped", robot_deviations),
+    ],
+)
+def test_every_tensor_begins_as_it_should(task, arm, expected, ours):
+    found = drawn(task, arm, InitialWeights() if ours else AUTHORS)
+    copies = (3,) if arm == "iso-flops" else ()
+    for ending, (shape, deviation) in expected(ours).items():
+        ((name, tensor),) = [(name, tensor) for name, tensor in found.items() if name.endswith(ending)]
+        assert tensor.shape == (copies if "cores" in name else ()) + shape, name
+        # Four deviations of the estimate itself, which is wide for a vector of 128 numbers.
+        assert tensor.std() == pytest.approx(deviation, rel=4 / (2 * tensor.size) ** 0.5), name
+    biases = [tensor for name, tensor in found.items() if name.endswith("bias")]
+    assert not any(tensor.any() for tensor in biases)
+
+
+def test_one_start_for_all_seeds():
+    core = CoreConfig(initial=InitialWeights(same_start=True))
+    starts = [
+        arm_named(arm, PolicyKL()).build(TASKS["boxoban"], core, nnx.Rngs(seed)).trunk.start[...]
+        for arm, seed in (("looped", 0), ("looped", 1), ("iso-params", 2))
+    ]
+    assert (starts[0] == starts[1]).all()
+    assert (starts[0] == starts[2]).all()
+    assert paper_core(TASKS["boxoban"]).width == 128
+    with pytest.raises(ValueError, match="token_deviation is 0; it must be positive"):
+        InitialWeights(token_deviation=0)
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_whole_time_steps_are_shuffled(devices):
+    config = PPOConfig(num_envs=4, rollout_steps=6, minibatch=8, epochs=3, shuffle="steps")
+    root, rows, found = jnp.zeros(2, jnp.uint32), 4 // devices, []
+    for device in range(devices):
+        copies = jnp.arange(device * rows, (device + 1) * rows)
+        chosen = np.asarray(minibatches(config, 4, copies, root, jnp.int32(1)))
+        assert chosen.shape == (9, 2 * rows)
+        found.append(chosen // rows)
+        environments = chosen % rows
+        for update in environments:
+            assert sorted(update) == sorted([*range(rows)] * 2)
+        for epoch in chosen.reshape(3, -1):
+            assert sorted(epoch) == [*range(6 * rows)]
+    steps = [[set(update) for update in own] for own in found]
+    assert all(len(update) == 2 for own in steps for update in own)
+    assert all(own == steps[0] for own in steps)  # the same time steps on all devices
+    assert len({tuple(epoch) for epoch in found[0].reshape(3, -1).tolist()}) > 1
+    with pytest.raises(ValueError, match="minibatches of 6 are not whole time steps of 4 environments"):
+        PPOConfig(num_envs=4, rollout_steps=6, minibatch=6, shuffle="steps")
+
+
+def trainer_of(iterations=4, **changes):
+    config = tiny("rush-hour", time_limit=20, **{f"ppo__{name}": value for name, value in changes.items()})
+    run = run_of(config, mesh=all_devices(1))
+    env = run.environment(starter_bank("rush-hour"), 20)
+    return ppo_trainer(config.ppo, env, run.build, iterations, all_devices(1))
+
+
+def test_hard_resets_bring_environments_into_phase():
+    trainer = trainer_of(hard_resets=2)
+    state, lengths = trainer.begin(seed=0), []
+    for _ in range(4):
+        state, _ = trainer.iterate(state)
+        lengths.append(np.asarray(state.players.envs.statistics.length))
+    assert [bool(own.any()) for own in lengths] == [True, False, True, False]
+    assert (np.asarray(state.players.envs.episode) >= 3).all()
+
+
+def test_statistics_count_a_rollout_before_or_after_it_is_learned_from():
+    """With one update in an iteration, the policy that is learned from differs only by its scaling."""
+    told = {}
+    for before in (False, True):
+        # Of cells: what a plane holds in all of them together hardly changes while vehicles slide.
+        how = {"scale_before_learning": before, "cell_statistics": True}
+        trainer = trainer_of(minibatch=128, epochs=1, **how)
+        state, metrics = trainer.iterate(trainer.begin(seed=0))
+        told[before] = state.statistics, as_numbers(metrics)
+    for mine, other in zip(*(statistics for statistics, _ in told.values()), strict=True):
+        np.testing.assert_array_equal(mine, other)
+    after, before = (numbers for _, numbers in told.values())
+    assert after["explained_variance"] == before["explained_variance"]  # the same values when acting
+    assert after["value_loss"] != pytest.approx(before["value_loss"], rel=1e-5)  # and others when learning
+
+
+def test_every_cell_is_scaled_by_its_own_statistics():
+    boards = np.random.default_rng(0).integers(0, 2, (50, 3, 4, 2)).astype(np.float32)
+    boards[:, 0] = 1  # a border: it never changes
+    statistics: RunningStatistics = no_statistics((3, 4, 2)).update(jnp.asarray(boards))
+    deviation = np.maximum(boards.std(axis=0), 1e-6)
+    expected = (boards - boards.mean(axis=0)) / deviation
+    np.testing.assert_allclose(statistics.normalise(jnp.asarray(boards)), expected, rtol=1e-4, atol=1e-4)
+    one = no_statistics(2).update(jnp.asarray(boards))
+    assert one.mean.shape == (2,)
+
+
+def test_a_policy_of_cells_plays_boards_of_one_size():
+    run = run_of(tiny("rush-hour", ppo__cell_statistics=True))
+    assert run.features == (5, 5, 7)
+    weights = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), run.weights_like)
+    policy = Policy(run, weights)
+    assert policy.act(np.zeros((2, 5, 5, 7), np.uint8)).action.shape == (2,)
+    with pytest.raises(ValueError, match=r"shape \(2, 6, 6, 7\) is not what this policy reads"):
+        policy.act(np.zeros((2, 6, 6, 7), np.uint8))
+    with pytest.raises(ValueError, match="plays boards of one size only"):
+        replace(run.puzzle, given=starter_bank("rush-hour")).bank_to_play()
+
+
+def test_a_timeout_may_count_as_an_end():
+    """Before a true end nothing is expected of what follows; before a time-out, as the configuration says."""
+    reward, value, bootstrap = jnp.ones((2, 2)), jnp.full((2, 2), 10.0), jnp.full(2, 10.0)
+    terminated, truncated = (
+        jnp.array([[True, False], [False, False]]),
+        jnp.array([[False, True], [False, False]]),
+    )
+    targets = {}
+    for bootstraps in (True, False):
+        told = ends(PPOConfig(bootstrap_timeouts=bootstraps), terminated, truncated)
+        judged = advantages(reward, value, bootstrap, *told, discount=0.5, gae_lambda=1.0)
+        targets[bootstraps] = np.asarray(judged.value_target[0])
+    np.testing.assert_allclose(targets[True], [1, 10])  # the second teaches nothing: its value is its target
+    np.testing.assert_allclose(targets[False], [1, 1])
+
+
+def test_imitation_has_none_of_these():
+    with pytest.raises(ValueError, match="these are options of PPO"):
+        tiny(by="imitation", imitation__hard_resets=2)
