@@ -1,9 +1,10 @@
-"""The preset `paper` against the two hyperparameter tables of the paper."""
+"""The preset `paper` against the two hyperparameter tables of the paper, and against the authors' code."""
 
 import pytest
 
 from looped_actor.configs.presets import preset
 from looped_actor.loop import PolicyKL
+from looped_actor.models import AUTHORS
 
 # Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {
@@ -51,6 +52,20 @@ OFFLINE_TABLE = {
 }
 
 
+AUTHORS_CODE = {
+    "core.initial": AUTHORS,
+    "halting.reverse": True,
+}
+AUTHORS_PPO = {
+    "ppo.bootstrap_timeouts": False,
+    "ppo.shuffle": "steps",
+    "ppo.hard_resets": 50,
+    "ppo.cell_statistics": True,
+    "ppo.scale_before_learning": True,
+    "ppo.decay_learning_rate": False,
+}
+
+
 def hold_against(config, table):
     for path, expected in table.items():
         value = config
@@ -62,9 +77,9 @@ def hold_against(config, table):
 @pytest.mark.parametrize("task", ["cube-double", "cube-triple", "puzzle-3x3", "scene"])
 def test_paper_is_the_paper_offline(task):
     config = preset(task, "paper")
-    hold_against(config, MODEL_TABLE | OFFLINE_TABLE)
+    hold_against(config, MODEL_TABLE | OFFLINE_TABLE | AUTHORS_CODE)
     assert config.evaluate_every * config.steps_per_iteration == 100_000
-    assert config.chosen_arm.halting == PolicyKL()
+    assert config.chosen_arm.halting == PolicyKL(reverse=True)
     assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16
     assert preset(task, "paper", "mlp").chosen_arm.hidden == (512, 512, 512)
 
@@ -72,11 +87,10 @@ def test_paper_is_the_paper_offline(task):
 @pytest.mark.parametrize(("task", "board", "limit"), [("boxoban", (10, 10), 120), ("rush-hour", (6, 6), 150)])
 def test_paper_is_the_paper(task, board, limit):
     config = preset(task, "paper")
-    hold_against(config, MODEL_TABLE | ONLINE_TABLE)
+    hold_against(config, MODEL_TABLE | ONLINE_TABLE | AUTHORS_CODE | AUTHORS_PPO)
     assert config.board == board
     assert config.time_limit == limit
-    assert not config.ppo.decay_learning_rate
-    assert config.chosen_arm.halting == PolicyKL()  # the paper's direction of the KL
+    assert config.chosen_arm.halting == PolicyKL(reverse=True)
     assert config.ppo.updates_per_iteration == 256
     assert config.iterations == 1526  # 1e8 steps are 1525.9 rollouts
     assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16

@@ -15,7 +15,7 @@ from looped_actor.games.catalogue import GAMES
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 from looped_actor.loop import PolicyKL
-from looped_actor.models import CoreConfig, DRCConfig
+from looped_actor.models import AUTHORS, CoreConfig, DRCConfig
 from looped_actor.names import ArmName, PuzzleName, Scale, WorldName
 from looped_actor.offline.ogbench import WORLDS, dataset_name
 
@@ -32,7 +32,7 @@ STUDY_EVALUATIONS = 5
 
 
 def _paper_online(task: PuzzleName) -> OnlineConfig:
-    """The paper's tables: for one large accelerator or several."""
+    """The paper's tables, and where these are silent, what the authors' code does (docs/paper.md)."""
     levels = {
         "boxoban": LevelsConfig(
             train="levels/boxoban-unfiltered-train.levels", held_out="levels/boxoban-unfiltered-test.levels"
@@ -48,8 +48,8 @@ def _paper_online(task: PuzzleName) -> OnlineConfig:
         total_steps=100_000_000,
         time_limit=GAMES[task].time_limit,
         board={"boxoban": (10, 10), "rush-hour": (6, 6)}[task],
-        core=CoreConfig(width=128, heads=4, layers=2, expansion=4.0, convolution=True),
-        halting=PolicyKL(threshold=1e-3, min_loops=2, max_loops=16),
+        core=CoreConfig(width=128, heads=4, layers=2, expansion=4.0, convolution=True, initial=AUTHORS),
+        halting=PolicyKL(threshold=1e-3, min_loops=2, max_loops=16, reverse=True),
         drc=DRCConfig(),
         ppo=PPOConfig(
             num_envs=1024,
@@ -63,6 +63,11 @@ def _paper_online(task: PuzzleName) -> OnlineConfig:
             clip=0.3,
             entropy_cost=0.01,
             value_cost=0.25,
+            bootstrap_timeouts=False,
+            shuffle="steps",
+            hard_resets=50,
+            cell_statistics=True,
+            scale_before_learning=True,
         ),
         evaluate_every=50,
         checkpoint_every=10,
@@ -157,8 +162,8 @@ def _paper_offline(task: WorldName) -> OfflineConfig:
         data=DataConfig(train=f"data/{dataset_name(task)}.npz"),
         scale="paper",
         total_steps=1_000_000,
-        core=CoreConfig(width=128, heads=4, layers=2, expansion=4.0, convolution=False),
-        halting=PolicyKL(threshold=1e-3, min_loops=2, max_loops=16),
+        core=CoreConfig(width=128, heads=4, layers=2, expansion=4.0, convolution=False, initial=AUTHORS),
+        halting=PolicyKL(threshold=1e-3, min_loops=2, max_loops=16, reverse=True),
         gciql=GCIQLConfig(
             batch=1024,
             updates_per_iteration=500,
