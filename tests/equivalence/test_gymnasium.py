@@ -14,7 +14,7 @@ from flax import nnx
 from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 
-from helpers import relative
+from helpers import relative, thorough
 from looped_actor import (
     ActorCritic,
     CoreConfig,
@@ -58,7 +58,7 @@ class SameDraws(VectorGym):
         return np.asarray(observation), {}
 
 
-@pytest.mark.parametrize("start", ["fixed", "carried"])
+@pytest.mark.parametrize("start", [pytest.param("fixed", marks=thorough), "carried"])
 def test_a_run_on_the_host_is_the_run_on_the_devices(start):
     env, net = Boxoban(starter_bank("boxoban").on_device(), time_limit=4), lambda r: build(r, STARTS[start])
     trainers = (
