@@ -168,8 +168,9 @@ def _draw_frontier(rows: Sequence[Row]) -> Drawn:
                 elinewidth=0.6,
             )
         axis.set(title=TITLES[task], xlabel="mean loops of a decision", ylabel="success (95% interval)")
-        axis.legend(frameon=False, fontsize=7, loc="lower right")
-    figure.suptitle("What thinking buys: each point a threshold, each line a start and a minimum of loops")
+        axis.set_xlim(0, None)
+        axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
+    figure.suptitle("What loops buy: each point is a threshold")
     return Drawn(figure, " ".join(_cheapest(of(rows, run=run)) for run in distinct(rows, "run")))
 
 
