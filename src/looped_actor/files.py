@@ -144,7 +144,7 @@ def checksum_of(arrays: Mapping[str, Any]) -> str:
     for name in sorted(arrays):
         host = np.asarray(arrays[name])
         digest.update(json.dumps([name, str(host.dtype), host.shape]).encode())
-        digest.update(np.ascontiguousarray(host).data)
+        digest.update(np.ascontiguousarray(host).view(np.uint8).data)  # some types are no buffers: bfloat16
     return digest.hexdigest()
 
 
