@@ -131,14 +131,14 @@ def said_by(capsys, monkeypatch, *words):
 
 def test_own_gymnasium_world(tmp_path, size, monkeypatch, capsys):
     """Twenty steps is how long a pole stands by itself."""
-    code = shortened("own_gymnasium_world.py", tmp_path, size(12, 40) * 1024)
+    code = shortened("own_gymnasium_world.py", tmp_path, size(7, 40) * 1024)
     out = tmp_path / "run"
     killed_in_training(code, out, after=2)
     done = run(sys.executable, str(code), str(out), **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     assert numbers(done.stdout, "stands for")[0] > size(30, 250)
     rows = (out / "metrics.csv").read_text().splitlines()
-    assert len(rows) == 1 + size(12, 40)
+    assert len(rows) == 1 + size(7, 40)
     np.save(tmp_path / "seen.npy", np.random.default_rng(0).normal(size=(5, 4)).astype(np.float32))
     loaded = in_a_new_process(LOAD, out, tmp_path / "seen.npy", code)
     assert in_a_new_process(CALL, out / "exported", tmp_path / "seen.npy") == loaded
