@@ -19,7 +19,7 @@ import optax
 from flax import nnx
 from record import write_record
 
-from looped_actor.algorithms import Advised, imitation_loss
+from looped_actor.algorithms import Advised, imitation_loss, no_statistics
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels import starter_bank
@@ -42,7 +42,9 @@ def examples(count: int) -> Advised:
     """Boards of the starter bank and what its solver would do."""
     observation = planes_of(starter_bank("boxoban").cells(slice(0, count)), len(Cell))
     optimal = jnp.asarray(BoxobanTeacher().advise(observation).optimal)
-    return Advised(jnp.asarray(observation, jnp.float32), optimal, jnp.full(count, LOOPS, jnp.int32))
+    seen = jnp.asarray(observation, jnp.float32)
+    scaled = no_statistics((len(Cell),)).update(seen).normalise(seen)  # as in training: it matters much
+    return Advised(scaled, optimal, jnp.full(count, LOOPS, jnp.int32))
 
 
 def norms(initial: InitialWeights, tied: bool, batch: Advised, seed: int) -> np.ndarray:

@@ -372,7 +372,7 @@ def _run_folder(place: pathlib.Path) -> None:
 
 def _read_run_folder(place: pathlib.Path) -> object:
     from looped_actor.analysis.compare import evaluation_rows
-    from looped_actor.configs.runs import read_provenance
+    from looped_actor.configs.provenance import read_provenance
     from looped_actor.runs.folder import fingerprint_of, read_run
 
     return read_run(place), read_provenance(place), fingerprint_of(place), evaluation_rows([place])

@@ -61,7 +61,7 @@ def read(case, weights, z):
     return case["family"](outputs)
 
 
-def run(case, weights, x, expected_loops, *, halting, execution, record=False):
+def run(case, weights, x, expected_loops, *, halting, execution, record=False, caps=None):
     core = nnx.merge(case["definition"], weights["core"])
     return run_loop(
         lambda z, x: core(z, x, GRID),
@@ -71,17 +71,19 @@ def run(case, weights, x, expected_loops, *, halting, execution, record=False):
         halting=halting,
         execution=execution,
         expected_loops=expected_loops,
+        caps=caps,
         record=record,
     )
 
 
-def solve(case, halting, execution, expected_loops=None, record=False):
+def solve(case, halting, execution, expected_loops=None, record=False, caps=None):
     """The result, and the gradient of a loss on its latent with respect to weights and inputs."""
 
     @jax.jit
     @functools.partial(jax.grad, argnums=(0, 1), has_aux=True)
     def gradient(weights, x):
-        result = run(case, weights, x, expected_loops, halting=halting, execution=execution, record=record)
+        how = {"halting": halting, "execution": execution, "record": record, "caps": caps}
+        result = run(case, weights, x, expected_loops, **how)
         return jnp.sum(result.latent * case["cotangent"]), result
 
     return gradient(case["weights"], case["x"])[::-1]
@@ -182,6 +184,26 @@ def test_batches_that_all_stop_together(halting, loops, stop, execution):
     result, _ = solve(case, halting, execution)
     assert (result.loops == loops).all()
     assert (result.stop == stop).all()
+
+
+@pytest.mark.parametrize("execution", [FrozenScan(), EarlyExit(), Packed(3)])
+def test_an_example_with_a_cap_of_its_own_is_as_in_a_batch_that_has_it(x64, execution):
+    case = make_case(3, 7, 1.5, Categorical, jnp.float64)
+    rule, caps = PolicyKL(threshold=1e-3, max_loops=MAX_LOOPS), np.array([1, 2, 3, 5, 8, 9, 40])
+    result, _ = solve(case, rule, execution, caps=jnp.asarray(caps), record=True)
+    reasons = set()
+    for row, cap in enumerate(np.minimum(caps, MAX_LOOPS)):
+        shorter = dataclasses.replace(rule, min_loops=min(2, int(cap)), max_loops=int(cap))
+        whole, _ = solve(case, shorter, FrozenScan())
+        assert result.loops[row] == whole.loops[row] <= cap
+        assert result.stop[row] == whole.stop[row]
+        assert relative(result.latent[row], whole.latent[row]) < PRECISIONS["float64"]
+        reasons.add(int(result.stop[row]))
+    assert reasons == {StopReason.CONVERGED, StopReason.CAP}
+    oracle = solve(case, rule, FrozenScan(), caps=jnp.asarray(caps), record=True)
+    assert_same(solve(case, rule, execution, caps=jnp.asarray(caps), record=True), oracle, 1e-10)
+    with pytest.raises(ValueError, match="one integer for each of the 7 examples"):
+        solve(case, rule, execution, caps=jnp.ones(7))
 
 
 @pytest.mark.parametrize("execution", [FrozenScan(), EarlyExit(), Packed(3)])

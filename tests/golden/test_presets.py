@@ -63,6 +63,8 @@ AUTHORS_PPO = {
     "ppo.cell_statistics": True,
     "ppo.scale_before_learning": True,
     "ppo.decay_learning_rate": False,
+    "levels.evaluate_count": 256,
+    "evaluate_every": 15,  # about a million steps
 }
 
 

@@ -85,10 +85,44 @@ def test_a_folder_holds_all_of_a_run(finished):
     assert sum(facts["loop_histogram"].values()) == round(facts["mean_steps"] * 10)
     assert read_run(finished) == tiny()
     provenance = json.loads((finished / "provenance.json").read_text())
-    assert provenance == {
-        split: open_bank(finished / "levels" / f"{split}.levels").info.checksum
-        for split in ("train", "held_out")
+    splits = ("train", "held_out", "valid")
+    banks = {split: open_bank(finished / "levels" / f"{split}.levels") for split in splits}
+    assert provenance == {split: bank.info.checksum for split, bank in banks.items()}
+
+
+def test_three_banks_have_no_level_in_common(finished):
+    banks = [open_bank(finished / "levels" / f"{name}.levels") for name in ("train", "valid", "held_out")]
+    assert [len(bank) for bank in banks] == [60, 10, 20]
+    levels = [cells.tobytes() for bank in banks for cells in bank.cells(slice(None))]
+    assert len(set(levels)) == len(levels)
+
+
+def test_each_bank_is_played_when_it_should_be(finished):
+    """While training, some to watch and as many of those learned from; at the end, all that were held out."""
+    folder, policy = finished / "levels", load_policy(finished)
+
+    def told(facts):
+        return [facts[name] for name in ("levels", "solved", "loops", "mean_steps", "loop_histogram")]
+
+    last = json.loads((finished / "evaluations" / "000000000768.json").read_text())
+    played = {
+        split: looped_actor.evaluate(policy, folder / f"{split}.levels", count=count, mesh=all_devices(1))
+        for split, count in (("train", 10), ("valid", None), ("held_out", None))
     }
+    assert told(last) == told(played["valid"])
+    assert told(last["train"]) == told(played["train"])
+    assert told(json.loads((finished / "test.json").read_text())) == told(played["held_out"])
+    assert len({tuple(map(str, told(facts))) for facts in played.values()}) == 3
+
+
+def test_a_run_of_two_banks_watches_what_is_held_out(tmp_path):
+    easy = generate(tiny().levels.recipe, {"held_out": 5, "train": 8})
+    for split, bank in easy.items():
+        write_bank(bank, tmp_path / f"{split}.levels")
+    given = {f"levels__{split}": str(tmp_path / f"{split}.levels") for split in easy}
+    run = run_of(tiny(**given), tmp_path / "run")
+    assert set(run.prepare()) == {"train", "held_out"}
+    assert run.puzzle.bank("valid").info.checksum == easy["held_out"].info.checksum
 
 
 def test_a_checkpoint_is_evaluated_without_the_training_levels(copy):

@@ -125,7 +125,7 @@ def test_a_summary_adds_up():
 def test_levels_can_be_made_harder_and_kept_apart():
     recipe = {"height": 6, "width": 7, "boxes": 1, "min_pulls": 2, "max_pulls": 20}
     easy = generate(BoxobanRecipe(**recipe), {"easy": 150})["easy"]
-    hard = generate(BoxobanRecipe(**recipe, direct_share=0.0), {"hard": 60}, without=easy)["hard"]
+    hard = generate(BoxobanRecipe(**recipe, direct_share=0.0), {"hard": 60}, without=[easy])["hard"]
     chance = np.random.default_rng(0)
 
     def solved(bank):

@@ -12,6 +12,7 @@ import pytest
 from helpers import thorough
 from looped_actor.analysis.tables import read_table
 from looped_actor.configs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
+from looped_actor.configs.runs import write_config
 from looped_actor.files import held, write_whole
 from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
@@ -92,6 +93,7 @@ def test_the_grids_of_the_paper():
         "boxoban-curves": 12,
         "rush-hour-curves": 12,
         "ogbench-table": 60,
+        "ogbench-curves": 60,
         "plan-probes": 3,
         "loops-against-pushes": 3,
         "loop-histograms": 18,
@@ -167,7 +169,7 @@ def test_a_lock_is_held_by_one(tmp_path):
 def test_the_ogbench_table_and_its_report(tmp_path):
     """From evaluations to rows by world and task, with the paper's beside them, and to the report."""
     artifact = ARTIFACTS["ogbench-table"]
-    keys = artifact.keys(seeds=2, tasks=["scene"])
+    keys = artifact.keys(seeds=2, tasks=["scene", "cube-double"])
     study = Study(tmp_path)
     for key in keys:
         tasks = {str(n): {"solved": key.seed + n, "episodes": 10} for n in WORLD_TASKS}
@@ -178,9 +180,41 @@ def test_the_ogbench_table_and_its_report(tmp_path):
     write_whole(out / "made.json", json.dumps(made).encode())
     markdown, _ = write_report(tmp_path)
     rows = read_table(out / "worlds.csv", ("task", "arm", "number", "success", "paper"))
-    assert len(rows) == 3 * 6
+    assert len(rows) == 2 * 3 * 6
     drawer = next(row for row in rows if (row["arm"], row["name"]) == ("looped", "put in drawer"))
     assert (drawer["success"], drawer["paper"], drawer["runs"]) == (0.45, 0.436, 2)
-    whole = next(row for row in rows if (row["arm"], row["number"]) == ("iso-flops", 0))
+    wanted = ("scene", "iso-flops", 0)
+    whole = next(row for row in rows if (row["task"], row["arm"], row["number"]) == wanted)
     assert (whole["success"], whole["paper"]) == (0.35, 0.682)
     assert "| put in drawer | 45.0 +- 7.1% |" in markdown.read_text()
+    assert "| **mean of all worlds** | 35.0% | - | 19.7% |" in markdown.read_text()
+
+
+def test_a_run_ends_with_its_test(tmp_path):
+    """Curves are of evaluations during training, ends of the test; beside it, levels learned from."""
+    artifact, study = ARTIFACTS["rush-hour-curves"], Study(tmp_path)
+    keys = artifact.keys(seeds=1, arms=["looped"])
+    folder = study.folder_of(keys[0])
+    write_config(study.config(keys[0]), folder / "config.json")
+
+    def facts(solved, **more):
+        share = {"solved": solved, "levels": 10, "success": solved / 10, "interval_95": [0.1, 0.9]}
+        return json.dumps({**share, "loops": 3.0, **more}).encode()
+
+    for steps, solved in ((100, 2), (200, 6)):
+        there = folder / "evaluations" / f"{steps:012d}.json"
+        write_whole(there, facts(solved, train={"success": (solved + 2) / 10}))
+    write_whole(folder / "test.json", facts(5))
+    out = tmp_path / "artifacts" / "rush-hour-curves-ppo"
+    made = {"artifact": artifact.id, "learner": "ppo", "scale": "micro", "runs": [list(key) for key in keys]}
+    write_whole(out / "made.json", json.dumps(made).encode())
+    markdown, _ = write_report(tmp_path)
+    rows = read_table(out / "curves.csv", ("steps", "split", "success", "train_success"))
+    assert [(row["steps"], row["split"], row["success"]) for row in rows] == [
+        (100, "valid", 0.2),
+        (200, "valid", 0.6),
+        (200, "test", 0.5),
+    ]
+    (end,) = read_table(out / "ends.csv", ("success", "train_success"))
+    assert (end["success"], end["train_success"]) == (0.5, 0.8)
+    assert "| solved of those learned from |" in markdown.read_text()

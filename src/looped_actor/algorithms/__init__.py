@@ -9,7 +9,9 @@ from looped_actor.algorithms.deciding import (
     Weights,
     acting_policy,
     as_open_loop,
+    capped,
     deciding,
+    first_memory,
 )
 from looped_actor.algorithms.gciql import (
     ActorTerms,
@@ -71,10 +73,12 @@ __all__ = [
     "actor_loss",
     "advantages",
     "as_open_loop",
+    "capped",
     "clipped_adam",
     "critic_loss",
     "deciding",
     "descend",
+    "first_memory",
     "imitation_loss",
     "mean_over_taken",
     "new_learner",

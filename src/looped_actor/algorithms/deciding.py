@@ -5,12 +5,13 @@ from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int, PyTree, Real, Shaped
 
 from looped_actor.algorithms.statistics import RunningStatistics
-from looped_actor.loop import Execution, HaltingRule, Memory, OpenLoop, Packed, Streaming
+from looped_actor.loop import Execution, HaltingRule, Memory, OpenLoop, Packed, Start, Streaming
 
 
 class Weights(NamedTuple):
@@ -41,6 +42,7 @@ class Decide(Protocol):
         *,
         expected_loops: Real[Array, " b"] | None = None,
         memory: Memory | None = None,
+        caps: Int[Array, " b"] | None = None,
     ) -> Any:
         """A batch of decisions with `distribution`, `loop`, and `value` where the net has one."""
         ...
@@ -92,6 +94,25 @@ def deciding(
         return net(weights.statistics.normalise(observation), **given)
 
     return decide
+
+
+def capped(decide: Decide, cap: Int[Array, ""] | None) -> Decide:
+    """The same policy that thinks for no more than `cap` loops; None changes nothing."""
+    if cap is None:
+        return decide
+
+    def decide_within(observation: Any, **options: Any) -> Any:
+        count = len(jax.tree.leaves(observation)[0])
+        return decide(observation, **options, caps=jnp.full(count, cap))
+
+    return decide_within
+
+
+def first_memory(
+    starting: Start, definition: nnx.GraphDef, weights: Weights, observation: Any
+) -> Memory | None:
+    """What episodes carry that begin with these observations; None where nothing is carried."""
+    return starting.begin(lambda: deciding(definition, weights)(observation).loop.latent)
 
 
 def acting_policy(

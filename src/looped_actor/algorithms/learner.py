@@ -8,6 +8,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms.collectives import all_finite, average, keep_if
 from looped_actor.algorithms.gciql import GCIQLConfig
+from looped_actor.algorithms.instruments import CoreGradient
 from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.loop import MeanGradient
 
@@ -32,6 +33,8 @@ class Update(NamedTuple):
     taken: Bool[Array, ""]
     terms: Any
     """What the loss function returned beside its value, averaged over devices."""
+    core: CoreGradient | None = None
+    """Where gradients are measured, of the first of several updates."""
 
 
 def new_learner(parameters: PyTree, optimiser: optax.GradientTransformation) -> LearnerState:

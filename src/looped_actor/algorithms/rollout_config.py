@@ -33,9 +33,15 @@ class RolloutConfig:
     one for all cells, down to 1e-3. Such a policy plays boards of one size."""
     scale_before_learning: bool = False
     """Let the statistics of observations count a rollout before it is learned from, instead of after."""
+    min_cap: int | None = None
+    """Learn each minibatch with a cap drawn at random, from this one to the cap of the halting rule, so that
+    a block learns to be repeated. Play has the rule's cap. None: learning has it too."""
+    measure_gradients: bool = False
+    """Add to metrics.csv the share of clipped updates, and norms of the gradient by the core: whole, and by
+    each of its loops, or by each core of a stack."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs")
+        at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs", "min_cap")
         if self.hard_resets < 0:
             raise ValueError(f"hard_resets is {self.hard_resets}; it must be at least 0")
         if self.shuffle == "steps" and self.minibatch % self.num_envs:

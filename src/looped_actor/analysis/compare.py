@@ -11,7 +11,7 @@ from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureK
 from looped_actor.analysis.study import about_run, finish, names_of, shares
 from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.files import FileError, read_json, reading
-from looped_actor.runs.folder import read_run
+from looped_actor.runs.folder import TEST_FILE, read_run
 
 
 def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
@@ -20,17 +20,26 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
 
 
 def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
-    """A row for each evaluation of some runs during training."""
+    """A row for each evaluation of some runs during training, and for the test after it, if there is one."""
     rows = []
     for name, folder in zip(names_of(folders), folders, strict=True):
-        config = read_run(folder)
-        for path in evaluations_of(folder):
-            about = {**about_run(name, config), "seed": config.seed, "steps": int(path.stem)}
+        config, paths, test = read_run(folder), evaluations_of(folder), folder / TEST_FILE
+        about = {**about_run(name, config), "seed": config.seed}
+        for path in [*paths, *[test] * test.is_file()]:
+            of_test = path == test
+            about["steps"] = int((paths[-1] if of_test else path).stem)
+            about["split"] = "test" if of_test else "valid"
             with reading("evaluation", path, lambda problem, path=path: FileError(f"{path}: {problem}")):
                 facts = read_json(path)
                 found = {"loops": facts["loops"], "optimal_actions": facts.get("optimal_actions")}
+                found["train_success"] = facts["train"]["success"] if "train" in facts else None
                 rows.append({**about, **shares(facts), **found})
     return rows
+
+
+def while_training(rows: Sequence[Row]) -> list[Row]:
+    """Without tests."""
+    return [row for row in rows if row.get("split") != "test"]
 
 
 def evaluations_of(folder: pathlib.Path) -> list[pathlib.Path]:
@@ -55,7 +64,7 @@ def _draw(rows: Sequence[Row]) -> Drawn:
         lasts = []
         for number, run in enumerate(distinct(own, "run")):
             course = sorted(of(own, run=run), key=lambda row: row["steps"])
-            x, y = ([row[name] for row in course] for name in ("steps", "success"))
+            x, y = ([row[name] for row in while_training(course)] for name in ("steps", "success"))
             curves.plot(x, y, color=colour, marker="o", markersize=3, label=None if number else label)
             lasts.append(course[-1])
         for last in lasts:
@@ -69,10 +78,10 @@ def _draw(rows: Sequence[Row]) -> Drawn:
     curves.set_xlim(0, None)
     curves.legend(frameon=False, fontsize=8)
     ends.set_yticks([-place for place in range(len(runs))], runs)
-    ends.set(xlabel="last evaluation (95% interval)", xlim=(0, 1.08), ylim=(-len(runs) + 0.5, 0.5))
+    ends.set(xlabel="test, or last evaluation (95% interval)", xlim=(0, 1.08), ylim=(-len(runs) + 0.5, 0.5))
     ends.grid(axis="y", visible=False)
     figure.suptitle(" and ".join(TITLES[task] for task in distinct(rows, "task")))
-    return Drawn(figure, "Success at the last evaluation: " + "; ".join(sentences) + ".")
+    return Drawn(figure, "Success at the end: " + "; ".join(sentences) + ".")
 
 
 def _said(lasts: Sequence[Row]) -> str:

@@ -42,8 +42,9 @@ class RunOptions(CodeOptions):
     """Seed of everything random. Default: 0."""
     steps: float | None = None
     """Environment steps, or gradient steps offline, of the whole run. Default: the preset's."""
-    levels: tuple[pathlib.Path, pathlib.Path] | None = None
-    """Puzzles: banks to learn from and to evaluate on. Default: the preset's, or generated."""
+    levels: tuple[pathlib.Path, ...] | None = None
+    """Puzzles: two banks, to learn from and to test on, or three, with one between them to watch learning by.
+    Default: the preset's, or generated."""
     data: pathlib.Path | None = None
     """Robots: a dataset in OGBench's format, with its -val beside it. Default: the preset's, or collected."""
     config: pathlib.Path | None = None
@@ -187,14 +188,17 @@ def _advice(folder: pathlib.Path) -> str:
     return f"start all of them again with `looped-actor resume {folder}` to go on from the newest checkpoint"
 
 
-def _with_banks(config: Any, levels: tuple[pathlib.Path, pathlib.Path]) -> "RunConfig":
+def _with_banks(config: Any, levels: tuple[pathlib.Path, ...]) -> "RunConfig":
     from dataclasses import replace
 
     from looped_actor.configs.runs import LevelsConfig
     from looped_actor.levels import open_bank
 
-    about = open_bank(levels[0]).info
-    named = LevelsConfig(str(levels[0]), str(levels[1]), evaluate_count=config.levels.evaluate_count)
+    if len(levels) not in (2, 3):
+        raise ValueError(f"--levels names {len(levels)} banks; give two or three: train, [valid,] test")
+    about, count = open_bank(levels[0]).info, config.levels.evaluate_count
+    train, *valid, held_out = map(str, levels)
+    named = LevelsConfig(train, "".join(valid), held_out, evaluate_count=count)
     return replace(config, levels=named, board=(about.height, about.width))
 
 

@@ -4,7 +4,7 @@ from looped_actor.collectors.base import PLAYERS, STEPS, Collector, Experience
 from looped_actor.collectors.environments import EnvironmentCollector
 from looped_actor.collectors.goals import DatasetCollector, DrawnInside, Draws, Fetched
 from looped_actor.collectors.gymnasium import GymnasiumCollector
-from looped_actor.collectors.rollouts import Players, Rollout, Transition
+from looped_actor.collectors.rollouts import Players, Rollout, Transition, restarted
 
 __all__ = [
     "PLAYERS",
@@ -20,4 +20,5 @@ __all__ = [
     "Players",
     "Rollout",
     "Transition",
+    "restarted",
 ]

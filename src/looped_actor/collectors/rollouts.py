@@ -70,6 +70,13 @@ def new_players(vector: VectorEnv, root: UInt32[Array, "2"]) -> Players:
     return Players(envs, observation, jnp.zeros(vector.num_envs, jnp.int32))
 
 
+def restarted(vector: VectorEnv, players: Players, rows: Bool[Array, " b"]) -> Players:
+    """With new episodes in some environments, wherever they are."""
+    envs, observation = vector.restart(players.envs, rows)
+    memory = None if players.memory is None else players.memory.restart(rows)
+    return players._replace(envs=envs, observation=observation, memory=memory)
+
+
 def play(
     vector: VectorEnv,
     players: Players,

@@ -33,17 +33,11 @@ STUDY_EVALUATIONS = 5
 
 def _paper_online(task: PuzzleName) -> OnlineConfig:
     """The paper's tables, and where these are silent, what the authors' code does (docs/paper.md)."""
-    levels = {
-        "boxoban": LevelsConfig(
-            train="levels/boxoban-unfiltered-train.levels", held_out="levels/boxoban-unfiltered-test.levels"
-        ),
-        "rush-hour": LevelsConfig(
-            train="levels/rush-hour-train.levels", held_out="levels/rush-hour-test.levels"
-        ),
-    }[task]
+    name = {"boxoban": "boxoban-unfiltered", "rush-hour": "rush-hour"}[task]
+    train, valid, test = (f"levels/{name}-{split}.levels" for split in ("train", "valid", "test"))
     return OnlineConfig(
         task=task,
-        levels=levels,
+        levels=LevelsConfig(train=train, valid=valid, held_out=test, evaluate_count=256),
         scale="paper",
         total_steps=100_000_000,
         time_limit=GAMES[task].time_limit,
@@ -69,7 +63,7 @@ def _paper_online(task: PuzzleName) -> OnlineConfig:
             cell_statistics=True,
             scale_before_learning=True,
         ),
-        evaluate_every=50,
+        evaluate_every=15,
         checkpoint_every=10,
     )
 

@@ -81,12 +81,15 @@ class Played(NamedTuple):
     trace: Trace | None = None
 
 
-def level_batches(levels: int, per_device: int, devices: int) -> Iterator[Int[np.ndarray, " n"]]:
-    """All levels in batches; the last one is filled up with -1, so that one program does."""
+def level_batches(
+    levels: int, per_device: int, devices: int, part: range | None = None
+) -> Iterator[Int[np.ndarray, " n"]]:
+    """Levels, or a part of them, in batches; the last one is filled up with -1, so that one program does."""
     at_once = min(per_device, -(-levels // devices)) * devices
-    for first in range(0, levels, at_once):
+    part = range(levels) if part is None else part
+    for first in range(part.start, part.stop, at_once):
         chosen = np.arange(first, first + at_once, dtype=np.int32)
-        yield np.where(chosen < levels, chosen, np.int32(-1))
+        yield np.where(chosen < part.stop, chosen, np.int32(-1))
 
 
 def _none_played(count: int, most_loops: int) -> Episodes:
@@ -286,7 +289,7 @@ def _observation(env: LevelEnvironment) -> Any:
 
 @dataclass(frozen=True)
 class LevelPlayer:
-    """Plays every level of an environment once, spread over all devices.
+    """Plays levels of an environment once each, spread over all devices.
 
     Args:
       env: holds the levels.
@@ -310,9 +313,9 @@ class LevelPlayer:
     batch: int = 512
     starting: Start = field(default_factory=FixedStart)
 
-    def play(self, weights: Weights, progress: Progress = no_progress) -> Played:
-        """An episode of each level, as arrays of this process."""
-        return self._in_batches(self._play, weights, progress)
+    def play(self, weights: Weights, progress: Progress = no_progress, part: range | None = None) -> Played:
+        """An episode of each level, or of a part of them, as arrays of this process."""
+        return self._in_batches(self._play, weights, progress, part)
 
     def record(self, weights: Weights, look: Look, progress: Progress = no_progress) -> Played:
         """The same episodes in step, with a trace of what `look` shows of every step."""
@@ -327,18 +330,20 @@ class LevelPlayer:
         run = on_each_device(self.mesh, record_own, (EVERYWHERE, EVERYWHERE, ROWS), gives)
         return self._in_batches(run, weights, progress)
 
-    def _in_batches(self, run: Callable[..., Played], weights: Weights, progress: Progress) -> Played:
-        parts = []
-        for chosen in level_batches(self.levels, self.batch, self.mesh.size):
-            part = run(self._placed_env, weights, on_every_device(self.mesh, chosen))
-            parts.append(jax.tree.map(np.asarray, part))
-            progress(int(chosen.max()) + 1, self.levels)
+    def _in_batches(
+        self, run: Callable[..., Played], weights: Weights, progress: Progress, part: range | None = None
+    ) -> Played:
+        part, batches = range(self.levels) if part is None else part, []
+        for chosen in level_batches(self.levels, self.batch, self.mesh.size, part):
+            played = run(self._placed_env, weights, on_every_device(self.mesh, chosen))
+            batches.append(jax.tree.map(np.asarray, played))
+            progress(int(chosen.max()) + 1 - part.start, len(part))
 
         def join(axis: int, *some: Any) -> Any:
             whole = jax.tree.map(lambda *arrays: np.concatenate(arrays, axis), *some)
-            return jax.tree.map(lambda all: all[(slice(None),) * axis + (slice(self.levels),)], whole)
+            return jax.tree.map(lambda all: all[(slice(None),) * axis + (slice(len(part)),)], whole)
 
-        episodes, executed, trace = zip(*parts, strict=True)
+        episodes, executed, trace = zip(*batches, strict=True)
         return Played(join(0, *episodes), np.concatenate(executed), join(1, *trace))
 
     def trace(self, weights: Weights) -> Any:

@@ -19,7 +19,7 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
-from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, deciding
+from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, first_memory
 from looped_actor.checks import at_least_one
 from looped_actor.devices import EVERYWHERE, on_one_device, shapes_on
 from looped_actor.evaluation.facts import loop_facts
@@ -167,8 +167,7 @@ class WorldPlayer:
             weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"], memory: Memory | None
         ) -> Acted:
             policy = acting_policy(self.definition, weights, self.acting, self.halting)
-            whole = deciding(self.definition, weights)
-            memory = memory or self.starting.begin(lambda: whole(observation).loop.latent)
+            memory = memory or first_memory(self.starting, self.definition, weights, observation)
             if isinstance(policy, OpenLoop):
                 assert isinstance(self.acting, Streaming)
                 streamed = self.acting.think(policy, observation, alive, memory)

@@ -4,7 +4,7 @@ import hashlib
 import itertools
 import json
 import pathlib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 
 import numpy as np
@@ -28,14 +28,14 @@ def generate(
     *,
     workers: int | Pool = 1,
     parts: pathlib.Path | None = None,
-    without: LevelBank | None = None,
+    without: Sequence[LevelBank] = (),
     progress: Progress = no_progress,
 ) -> dict[str, LevelBank]:
     """A bank for each split, of the size asked for, filled in the order given.
 
     No level occurs twice. For Rush Hour no two levels share a cluster, so no board of one split can be
     reached from a board of another. Put small splits first, and they stay the same when a later one grows.
-    `without` is a bank of the same game of which no level is to occur again.
+    `without` are banks of the same game of which no level is to occur again.
     `parts` keeps finished batches of this recipe (`parts_of`), so that an interrupted job goes on.
     """
     wanted = sum(splits.values())
@@ -49,8 +49,8 @@ def generate(
     tasks = ((recipe, batch) for batch in itertools.count())
     collected: list[Arrays] = []
     seen: set[bytes] = set()
-    if without is not None:
-        _first_seen({"cells": without.cells(slice(None)), **without.columns}, seen)
+    for bank in without:
+        _first_seen({"cells": bank.cells(slice(None)), **bank.columns}, seen)
     known = len(seen)
     barren = 0
     batches = run_batches(module.generate_batch, tasks, workers=workers, parts=parts)

@@ -63,12 +63,14 @@ class _Pure(NamedTuple):
     step: Callable
     readout: Callable
     halting: HaltingRule
+    cap: Callable | None
 
     def bind(self, parameters: "_Parameters") -> LoopProblem:
         return LoopProblem(
             step=partial(self.step, parameters.step),
             readout=partial(self.readout, parameters.readout),
             halting=self.halting,
+            cap=self.cap,
         )
 
 
@@ -82,7 +84,8 @@ class _Parameters(NamedTuple):
 
 def _purify(problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree) -> tuple[_Pure, _Parameters]:
     step, readout = hoist(problem.step, z0, x), hoist(problem.readout, z0, x)
-    return _Pure(step.pure, readout.pure, problem.halting), _Parameters(step.values, readout.values)
+    pure = _Pure(step.pure, readout.pure, problem.halting, problem.cap)
+    return pure, _Parameters(step.values, readout.values)
 
 
 @dataclass(frozen=True)

@@ -20,6 +20,7 @@ class Stream(IntEnum):
     NET = 4
     EXAMPLE = 5
     EVALUATION = 6
+    CAP = 7
 
 
 def addressed_key(

@@ -3,9 +3,11 @@
 Streams (`streaming.py`) and nets of fixed depth (`LoopResult.of_fixed_depth`) do not go through here.
 """
 
+from typing import NamedTuple
+
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, ArrayLike, PyTree
+from jaxtyping import Array, ArrayLike, Int, PyTree
 
 from looped_actor.loop.executions import EarlyExit, Execution
 from looped_actor.loop.halting import HaltingRule, PolicyKL, Readout
@@ -21,6 +23,7 @@ def run_loop(
     halting: HaltingRule | None = None,
     execution: Execution | None = None,
     expected_loops: ArrayLike | None = None,
+    caps: ArrayLike | None = None,
     record: bool = False,
 ) -> LoopResult:
     """Apply `step` to each example's latent until its halting rule is satisfied.
@@ -36,6 +39,7 @@ def run_loop(
       halting: when an example stops. Default: `PolicyKL()`, with the paper's constants.
       execution: how the batch runs. Default: `EarlyExit()`.
       expected_loops: a guess of each example's depth, `[b]`. Only ever changes the time it takes.
+      caps: each example's own cap, `[b]`, where it may think for fewer loops than the rule allows.
       record: also return the latent after every loop, `[max_loops, b, ...]`, without gradients.
 
     Returns:
@@ -47,7 +51,36 @@ def run_loop(
     start, x = jnp.asarray(z0), jax.tree.map(jnp.asarray, x)
     expected = None if expected_loops is None else jnp.asarray(expected_loops)
     _check_shapes(step, start, x, expected)
-    return execution.run(LoopProblem(step, readout, halting), start, x, expected, record)
+    problem = LoopProblem(step, readout, halting)
+    if caps is not None:
+        problem, x = with_caps(problem), Capped(x, jnp.asarray(caps))
+        _check_caps(start, x.cap)
+    return execution.run(problem, start, x, expected, record)
+
+
+class Capped(NamedTuple):
+    """The input of examples that have caps of their own."""
+
+    x: PyTree
+    cap: Int[Array, " b"]
+
+
+def with_caps(problem: LoopProblem) -> LoopProblem:
+    """The same problem, of `Capped` inputs."""
+    return LoopProblem(
+        step=lambda latent, given: problem.step(latent, given.x),
+        readout=lambda latent, given: problem.readout(latent, given.x),
+        halting=problem.halting,
+        cap=lambda given: given.cap,
+    )
+
+
+def _check_caps(z0: Array, caps: Array) -> None:
+    if caps.shape != z0.shape[:1] or not jnp.issubdtype(caps.dtype, jnp.integer):
+        raise ValueError(
+            f"caps has shape {caps.shape} and dtype {caps.dtype}; it must be one integer for each of the "
+            f"{z0.shape[0]} examples"
+        )
 
 
 def _check_shapes(step: Step, z0: Array, x: PyTree, expected_loops: Array | None) -> None:

@@ -24,6 +24,8 @@ class LoopProblem:
     step: Step
     readout: Readout
     halting: HaltingRule
+    cap: Callable[[PyTree], Int[Array, " b"]] | None = None
+    """Reads the caps of examples from their inputs, where they have their own, below that of the rule."""
 
 
 class LoopResult(NamedTuple):
@@ -114,10 +116,11 @@ def advance(problem: LoopProblem, state: LoopState, x: PyTree) -> LoopState:
 
     finite = jnp.isfinite(latent).reshape(latent.shape[0], -1).all(axis=-1) & ~jnp.isnan(divergence)
     accepted = state.running & finite
+    cap = halting.max_loops if problem.cap is None else jnp.minimum(problem.cap(x), halting.max_loops)
     outcome = jnp.where(
         halting.converged(loop, divergence),
         StopReason.CONVERGED,
-        jnp.where(loop >= halting.max_loops, StopReason.CAP, StopReason.RUNNING),
+        jnp.where(loop >= cap, StopReason.CAP, StopReason.RUNNING),
     )
     outcome = jnp.where(finite, outcome, StopReason.NON_FINITE).astype(state.stop.dtype)
     return LoopState(

@@ -14,7 +14,7 @@ from looped_actor.models.heads import (
 from looped_actor.models.layers import AUTHORS, InitialWeights
 from looped_actor.models.looped import LatentStart, LoopedTrunk, Trunk
 from looped_actor.models.mlp import MLP, GoalValue, MLPActor, TwinGoalCritics
-from looped_actor.models.stacks import Stack
+from looped_actor.models.stacks import Stack, Unrolled
 from looped_actor.models.tokenizers import (
     GoalObservation,
     GoalTokenizer,
@@ -56,6 +56,7 @@ __all__ = [
     "Tokens",
     "Trunk",
     "TwinGoalCritics",
+    "Unrolled",
     "ValueHead",
     "VectorTokenizer",
 ]

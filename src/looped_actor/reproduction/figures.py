@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from looped_actor.analysis.caps import CAPS, FRONTIER
-from looped_actor.analysis.compare import COMPARE
+from looped_actor.analysis.compare import COMPARE, while_training
 from looped_actor.analysis.difficulty import DIFFICULTY
 from looped_actor.analysis.drawing import (
     ABOUT,
@@ -48,7 +48,7 @@ def _curves(rows: Sequence[Row]) -> Drawn:
     for panels, task in zip(axes, tasks, strict=True):
         own = of(rows, task=task)
         for axis, measure in zip(panels, shown, strict=False):
-            _draw_curves(axis, own, measure)
+            _draw_curves(axis, while_training(own), measure)
             axis.set(xlabel="steps of training", title=f"held-out {measures[measure]}", xlim=(0, None))
             axis.set_ylim(0, None if measure == "success" else 1)
         panels[0].set_ylabel(TITLES[task])
@@ -93,7 +93,7 @@ def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
         style = {"textcoords": "offset points", "xytext": (0, 6), "fontsize": 8, "ha": "center"}
         axis.annotate(f"{mean:.1%}", (mean, at), **style)
     axis.set_yticks([-place for place in range(len(ends))], [ARMS[row["arm"]] for row in ends])
-    axis.set(title="last evaluation", xlim=(-0.02, 1.02), ylim=(-len(ends) + 0.4, 0.6))
+    axis.set(title="at the end", xlim=(-0.02, 1.02), ylim=(-len(ends) + 0.4, 0.6))
     axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     axis.set_xlabel("bar: 95% over levels; line: 95% over seeds", fontsize=8)
     axis.grid(axis="y", visible=False)

@@ -7,6 +7,7 @@ import base64
 import html
 import pathlib
 from collections.abc import Iterator, Sequence
+from statistics import fmean
 from urllib.parse import unquote
 
 from markdown_it import MarkdownIt
@@ -88,6 +89,7 @@ def _artifact(artifact: Artifact, folder: pathlib.Path, out: pathlib.Path, about
 def _ends(rows: Sequence[Row]) -> str:
     taught = any(row["optimal_actions"] is not None for row in rows)
     head = ["", "seeds", "steps", "levels", "solved", "95% over levels", "95% over seeds", "loops"]
+    seen = any(row.get("train_success") is not None for row in rows)
     body = []
     for row in rows:
         cells = [
@@ -102,9 +104,12 @@ def _ends(rows: Sequence[Row]) -> str:
         ]
         if taught:
             cells.append(f"{100 * row['optimal_actions']:.1f}%")
+        if seen:
+            cells.append(percent(row["train_success"], None))
         cells.append(percent(row["paper"], row["paper_deviation"]))
         body.append(cells)
-    return _table([[*head, *(["optimal actions"] if taught else []), "the paper"], *body])
+    more = [*["optimal actions"] * taught, *["solved of those learned from"] * seen, "the paper"]
+    return _table([[*head, *more], *body])
 
 
 def _worlds(rows: Sequence[Row]) -> str:
@@ -121,6 +126,14 @@ def _worlds(rows: Sequence[Row]) -> str:
                 _between(row["episodes_low"], row["episodes_high"]),
                 percent(row["paper"], row["paper_deviation"]),
             ]
+        body.append(cells)
+    if len(of(rows, number=0, arm=arms[0])) > 1:
+        cells = ["**mean of all worlds**"]
+        for arm in arms:
+            own = of(rows, number=0, arm=arm)
+            told = [row["paper"] for row in own if row["paper"] is not None]
+            cells += [percent(fmean(row["success"] for row in own), None), "-"]
+            cells.append(percent(fmean(told) if len(told) == len(own) else None, None))
         body.append(cells)
     return _table([head, *body])
 

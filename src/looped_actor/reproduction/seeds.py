@@ -59,8 +59,12 @@ def percent(mean: float | None, deviation: float | None) -> str:
 
 
 def last_evaluations(rows: Sequence[Row]) -> list[Row]:
-    """The last row of each run."""
-    return [max(of(rows, run=run), key=lambda row: row["steps"]) for run in distinct(rows, "run")]
+    """How each run ended: its test, or where there is none, its last evaluation."""
+
+    def last(row: Row) -> tuple[int, bool]:
+        return row["steps"], row.get("split") == "test"
+
+    return [max(of(rows, run=run), key=last) for run in distinct(rows, "run")]
 
 
 def ends_table(rows: Sequence[Row]) -> list[dict]:
@@ -72,6 +76,7 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
             own = of(lasts, task=task, learner=learner, arm=arm)
             success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
             optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
+            seen = [max(_learned_from(rows, row["run"]))[1] for row in own if _learned_from(rows, row["run"])]
             table.append(
                 {
                     "task": task,
@@ -81,6 +86,7 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
                     "steps": own[0]["steps"],
                     "played": own[0]["played"],
                     **success.columns("levels"),
+                    "train_success": float(np.mean(seen)) if seen else None,
                     "optimal_actions": float(np.mean(optimal)) if optimal else None,
                     "loops": float(np.mean([row["loops"] for row in own])),
                     "paper": own[0]["paper"],
@@ -88,6 +94,12 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
                 }
             )
     return table
+
+
+def _learned_from(rows: Sequence[Row], run: str) -> list[tuple[int, float]]:
+    """Steps, and success on levels that a run learned from, where it was measured."""
+    own = [row for row in of(rows, run=run) if row.get("train_success") is not None]
+    return [(row["steps"], row["train_success"]) for row in own]
 
 
 def verdict(ends: Sequence[Row], arm: str, other: str) -> str | None:

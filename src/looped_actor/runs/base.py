@@ -1,6 +1,7 @@
 """What the object behind a run offers, whatever its kind: `kinds.run_of` makes the right one."""
 
 import abc
+import functools
 import json
 import pathlib
 from collections.abc import Callable, Mapping
@@ -14,11 +15,11 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
-from looped_actor.algorithms import Weights, deciding, no_statistics
+from looped_actor.algorithms import Weights, first_memory, no_statistics
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.files import read_json, write_whole
-from looped_actor.loop import Memory, Packed, starting_of
+from looped_actor.loop import Packed, starting_of
 from looped_actor.models.cost import (
     MOST_EXAMPLES,
     PASSES_OF_AN_UPDATE,
@@ -223,6 +224,10 @@ class Run(abc.ABC):
     def evaluate(self, state: Any) -> Mapping[str, Any]:
         """Facts about a state of training that JSON can hold."""
 
+    def test(self, state: Any) -> Mapping[str, Any] | None:
+        """The same about the last state, on what was kept for it; None where nothing was."""
+        return None
+
     @abc.abstractmethod
     def play(
         self, policy: "Policy", request: EvaluationRequest, progress: Progress = no_progress
@@ -318,10 +323,6 @@ class OnlineRun(Run):
     @property
     def _carried_bytes(self) -> int:
         """Of what one environment carries from one decision to the next."""
-
-        def memory(weights: Weights, observation: PyTree) -> Memory | None:
-            decide = deciding(self.definition, weights)
-            return starting_of(self.net).begin(lambda: decide(observation).loop.latent)
-
+        memory = functools.partial(first_memory, starting_of(self.net), self.definition)
         carried = jax.eval_shape(memory, self.weights_like, self.observations(1))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))

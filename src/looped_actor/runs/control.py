@@ -14,8 +14,9 @@ from flax import nnx
 from jaxtyping import Array
 
 from looped_actor.algorithms import Weights, deciding
+from looped_actor.configs.provenance import SPLITS, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.configs.runs import SPLITS, OfflineConfig, read_provenance
+from looped_actor.configs.runs import OfflineConfig
 from looped_actor.devices import all_devices, on_one_device
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.files import file_checksum

@@ -13,9 +13,9 @@ import numpy as np
 from jax.sharding import Mesh
 
 from looped_actor.checks import brief, shown
+from looped_actor.configs.provenance import PROVENANCE_FILE
 from looped_actor.configs.runs import (
     CONFIG_FILE,
-    PROVENANCE_FILE,
     RunConfig,
     read_config,
     write_config,
@@ -23,7 +23,7 @@ from looped_actor.configs.runs import (
 from looped_actor.devices import all_devices
 from looped_actor.files import checksum_of, held, read_json, read_tensors, reading, sweep, write_whole
 from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.base import Build, Own
+from looped_actor.runs.base import Build, Own, Run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import (
     FORMAT,
@@ -39,6 +39,9 @@ from looped_actor.training import Checkpoints, Ending, Logger, Report, fit
 from looped_actor.training.bar import training_bar
 from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import CHECKPOINTS_FOLDER
+
+TEST_FILE = "test.json"
+"""What the policy of a finished run did on levels that were kept for it."""
 
 
 def train(
@@ -159,8 +162,8 @@ def train_run(
                 report=report,
                 loggers=loggers,
             )
-            if ending is Ending.FINISHED and jax.process_index() == 0:
-                save_policy(config, state.weights, folder / POLICY_FOLDER)
+            if ending is Ending.FINISHED:
+                _finish(run, state, folder)
         except OSError as error:  # a full disk, mostly
             raise OSError(
                 f"{folder}: training ended: a file could not be written ({brief(error)}). What was saved "
@@ -169,6 +172,16 @@ def train_run(
         finally:
             run.close()
     return ending
+
+
+def _finish(run: Run, state: Any, folder: pathlib.Path) -> None:
+    """Test what was learned, and write it; all processes play, and the first one writes."""
+    facts = run.test(state)
+    if jax.process_index() > 0:
+        return
+    if facts is not None:
+        write_whole(folder / TEST_FILE, json.dumps(facts, indent=1).encode())
+    save_policy(run.config, state.weights, folder / POLICY_FOLDER)
 
 
 @contextmanager

@@ -3,7 +3,7 @@
 import functools
 import pathlib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -12,8 +12,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array
 
+from looped_actor.algorithms import Weights
+from looped_actor.configs.provenance import SPLITS, VALID, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.configs.runs import SPLITS, LevelsConfig, OnlineConfig, read_provenance
+from looped_actor.configs.runs import LevelsConfig, OnlineConfig
 from looped_actor.envs import Boxoban, RushHour, WindowedBoxoban
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
@@ -40,6 +42,8 @@ PAPER_LEVELS = 900_000
 
 FEW_LEVELS = 200
 """That are made sooner than other processes have started to make them."""
+OTHER_SEED = 2_000
+"""Added to the seed of a recipe, for levels to watch learning by."""
 
 
 @dataclass(frozen=True)
@@ -72,25 +76,37 @@ class PuzzleRun(OnlineRun):
 
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
         """Generate levels where none are given or there yet; returns checksums by split."""
-        levels, paths = self.config.levels, {split: self.material / f"{split}.levels" for split in SPLITS}
+        levels = self.config.levels
+        splits = SPLITS if levels.train and not levels.valid else (*SPLITS, VALID)
+        paths = {split: self.material / f"{split}.levels" for split in splits}
         if not levels.train and not (self._is_made() and all(path.is_file() for path in paths.values())):
             self.note_recipe()
-            assert levels.recipe is not None
-            few = levels.held_out_count + levels.train_count <= FEW_LEVELS
-            options: Any = {"workers": 1 if few else default_workers(), "progress": progress}
-            wanted = {"held_out": levels.held_out_count}
-            banks = generate(levels.held_out_recipe or levels.recipe, wanted, **options)
-            wanted = {"train": levels.train_count}
-            banks |= generate(levels.recipe, wanted, without=banks["held_out"], **options)
-            for split, path in paths.items():
-                write_bank(banks[split], path)
-        return {split: self.bank(split).info.checksum for split in SPLITS}
+            for split, bank in self._generated(progress).items():
+                write_bank(bank, paths[split])
+        return {split: self.bank(split).info.checksum for split in splits}
+
+    def _generated(self, progress: Progress) -> dict[str, LevelBank]:
+        """Banks of which none has a level of another."""
+        levels = self.config.levels
+        recipe, other = levels.recipe, levels.held_out_recipe or levels.recipe
+        assert recipe is not None
+        assert other is not None
+        few = levels.held_out_count + levels.train_count <= FEW_LEVELS
+        options: Any = {"workers": 1 if few else default_workers(), "progress": progress}
+        banks = generate(other, {"held_out": levels.held_out_count}, **options)
+        banks |= generate(recipe, {"train": levels.train_count}, without=[banks["held_out"]], **options)
+        other = replace(other, seed=other.seed + OTHER_SEED)
+        return banks | generate(other, {VALID: levels.valid_count}, without=[*banks.values()], **options)
 
     def bank(self, split: str) -> LevelBank:
         """The levels of a split, if they are those that the run began with."""
-        bank = open_bank(getattr(self.config.levels, split) or self.material / f"{split}.levels")
+        begun = read_provenance(self.folder)
+        given = self.config.levels
+        if split == VALID and ((begun and VALID not in begun) or (given.train and not given.valid)):
+            return self.bank("held_out")
+        bank = open_bank(getattr(given, split) or self.material / f"{split}.levels")
         self._check(bank)
-        if read_provenance(self.folder).get(split, bank.info.checksum) != bank.info.checksum:
+        if begun.get(split, bank.info.checksum) != bank.info.checksum:
             raise ValueError(f"{bank.name}: these are not the levels that the run began with")
         return bank
 
@@ -108,12 +124,16 @@ class PuzzleRun(OnlineRun):
         config, board = self.config, (bank.info.height, bank.info.width)
         if bank.info.game != config.task:
             raise ValueError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
-        if board != config.board and (config.arm == "drc" or config.learning.cell_statistics):
+        if board != config.board and self._plays_one_size:
             why = "DRC" if config.arm == "drc" else "what scales each cell by its own statistics"
             raise ValueError(
                 f"{bank.name} has boards of {board[0]}x{board[1]}; this policy was made for "
                 f"{config.board[0]}x{config.board[1]}: {why} plays boards of one size only"
             )
+
+    @property
+    def _plays_one_size(self) -> bool:
+        return self.config.arm == "drc" or self.config.learning.cell_statistics
 
     def environment(self, bank: LevelBank, count: int | None = None) -> Boxoban | RushHour:
         """The puzzle, with all levels of a bank or its first `count`."""
@@ -132,15 +152,15 @@ class PuzzleRun(OnlineRun):
 
     @cached_property
     def _trainer(self) -> Trainer:
-        return self._learning_on(self.environment(self.bank("train")))
+        return self.learning_on(self.environment(self.bank("train")))
 
     def planned_programs(self) -> dict[str, Planned]:
         """Training and evaluation, with zeros for the levels."""
         config, mesh = self.config, self.mesh
         assert mesh is not None
-        trainer = self._learning_on(self._planned_environment(config.levels.train_count))
-        count, learning = config.levels.evaluate_count, config.learning
-        env = self._planned_environment(config.levels.held_out_count)
+        trainer = self.learning_on(self._planned_environment(config.levels.train_count))
+        count, learning = 2 * config.levels.evaluate_count, config.learning
+        env = self._planned_environment(config.levels.held_out_count + count)
         how: Any = {"acting": config.acting, "starting": starting_of(self.net)}
         player = LevelPlayer(env, count, self.definition, self.net.max_loops, mesh, **how)
         rows, batch = learning.num_envs // mesh.size, learning.minibatch // mesh.size
@@ -159,7 +179,8 @@ class PuzzleRun(OnlineRun):
         levels = DeviceLevels(packed, game_named(self.config.task).kinds, (rows, columns))
         return self._environment_of(levels)
 
-    def _learning_on(self, env: Boxoban | RushHour) -> Trainer:
+    def learning_on(self, env: Boxoban | RushHour) -> Trainer:
+        """What learns, on an environment with any levels."""
         config = self.config
         parts: Any = {
             "env": env,
@@ -182,31 +203,63 @@ class PuzzleRun(OnlineRun):
         count: int | None = None,
     ) -> LevelPlayer:
         """Plays the levels of a bank, or its first `count`, with policies of this configuration."""
+        return self._player_on(bank.on_device(count), halting, starting)
+
+    def _player_on(
+        self, levels: DeviceLevels, halting: HaltingRule | None = None, starting: Start | None = None
+    ) -> LevelPlayer:
         assert self.mesh is not None
-        config, count = self.config, len(bank) if count is None else min(count, len(bank))
-        most = (halting or self.net).max_loops
-        env = self.environment(bank, count)
+        most, env = (halting or self.net).max_loops, self._environment_of(levels)
         starting = starting or starting_of(self.net)
-        how: Any = {"halting": halting, "acting": config.acting, "starting": starting}
-        return LevelPlayer(env, count, self.definition, most, self.mesh, **how)
+        how: Any = {"halting": halting, "acting": self.config.acting, "starting": starting}
+        return LevelPlayer(env, levels.count, self.definition, most, self.mesh, **how)
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
-        """Play the held-out levels; with imitation, also ask for the first thing it learns."""
-        player, bank = self._held_out
-        facts = summary(player.play(state.weights), _first(bank.columns.get("moves"), player.levels))
-        if self.config.learner == "imitation":
-            facts |= self._agreement.measure(state.weights)
+        """Play levels to watch learning by, and as many of those that it learns from."""
+        return self._watched(VALID, state.weights) | {"train": self._watched("train", state.weights)}
+
+    def test(self, state: OnlineState) -> Mapping[str, Any]:
+        """Play all levels that were held out."""
+        return self._watched("held_out", state.weights)
+
+    def _watched(self, split: str, weights: Weights) -> dict[str, Any]:
+        """Facts about some levels; with imitation, also about the first thing it learns."""
+        bank, part = self._parts[split]
+        played = self._player.play(weights, part=part)
+        facts = summary(played, _first(bank.columns.get("moves"), len(part)))
+        if self.config.learner == "imitation" and split != "train":
+            if split not in self._agreements:
+                self._agreements[split] = self.agreement(bank, len(part))
+            facts |= self._agreements[split].measure(weights)
         return facts
 
     @cached_property
-    def _held_out(self) -> tuple[LevelPlayer, LevelBank]:
-        bank = self.bank("held_out")
-        return self.player(bank, count=self.config.levels.evaluate_count), bank
+    def _parts(self) -> dict[str, tuple[LevelBank, range]]:
+        """What is played for facts about a split, and where it is among all levels that are played."""
+        parts, first = {}, 0
+        for split in (VALID, *SPLITS):
+            bank = self.bank(split)
+            count = len(bank) if split == "held_out" else min(len(bank), self.config.levels.evaluate_count)
+            parts[split] = bank, range(first, first + count)
+            first += count
+        return parts
 
     @cached_property
-    def _agreement(self) -> Agreement:
-        player, bank = self._held_out
-        return self.agreement(bank, player.levels)
+    def _player(self) -> LevelPlayer:
+        """Plays all of them: one program, compiled once."""
+        tables = [bank.on_device(len(part)) for bank, part in self._parts.values()]
+        if len({table.shape for table in tables}) > 1:
+            raise ValueError(
+                "the banks of a run must have boards of one size; `looped-actor eval --levels` plays others"
+            )
+        packed = jnp.concatenate([table.packed for table in tables])
+        player = self._player_on(replace(tables[0], packed=packed))
+        at_once = -(-len(self._parts[VALID][1]) // player.mesh.size)
+        return replace(player, batch=min(player.batch, at_once))
+
+    @cached_property
+    def _agreements(self) -> dict[str, Agreement]:
+        return {}
 
     def agreement(self, bank: LevelBank, count: int) -> Agreement:
         """Compares policies with the solver along optimal solutions of a bank's first levels."""
@@ -237,8 +290,7 @@ class PuzzleRun(OnlineRun):
     def program(self, board: tuple[int, int] | None = None) -> Program:
         """What an exported policy reads and returns, on boards of any size."""
         one = self.observation
-        one_size = self.config.arm == "drc" or self.config.learning.cell_statistics
-        if board is not None and board != self.config.board and one_size:
+        if board is not None and board != self.config.board and self._plays_one_size:
             raise ValueError(f"this policy plays boards of {self.config.board}, and no others")
         if board is not None and min(board) < 1:
             raise ValueError(f"a board of {board[0]} x {board[1]} has no cells")

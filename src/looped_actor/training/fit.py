@@ -115,11 +115,15 @@ def fit(
 
 
 def as_numbers(metrics: Any) -> dict[str, float | int]:
-    """The scalars of a named tuple, those of tuples within it among them, by name."""
+    """The numbers of a named tuple, those of tuples within it among them, by name; of a row, also counted."""
     numbers = {}
     for name, value in metrics._asdict().items():
-        if value is not None:
-            numbers |= as_numbers(value) if hasattr(value, "_asdict") else {name: value.item()}
+        if hasattr(value, "_asdict"):
+            numbers |= as_numbers(value)
+        elif value is not None and value.ndim:
+            numbers |= {f"{name}_{number}": each.item() for number, each in enumerate(value, start=1)}
+        elif value is not None:
+            numbers[name] = value.item()
     return numbers
 
 
@@ -169,7 +173,10 @@ class _Records:
         text = json.dumps(facts, indent=1)
         write_whole(self._folder / "evaluations" / f"{steps:012d}.json", text.encode())
         shown = ("success", "loops", "returns")
-        self.log("evaluation", {name: facts[name] for name in shown if name in facts}, steps)
+        numbers = {name: facts[name] for name in shown if name in facts}
+        if "train" in facts:
+            numbers["train_success"] = facts["train"]["success"]
+        self.log("evaluation", numbers, steps)
 
     def close(self) -> None:
         with ExitStack() as all_of_them:

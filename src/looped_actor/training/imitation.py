@@ -28,7 +28,7 @@ from looped_actor.algorithms import (
     mean_over_taken,
 )
 from looped_actor.algorithms.collectives import average
-from looped_actor.collectors import STEPS, EnvironmentCollector, Experience
+from looped_actor.collectors import STEPS, EnvironmentCollector, Experience, restarted
 from looped_actor.devices import DATA, ROWS
 from looped_actor.envs import Environment, VectorEnv
 from looped_actor.loop import Streaming
@@ -131,9 +131,7 @@ class Imitation:
         if self.config.scale_before_learning:
             state = seen(state, rollout)
         learner, updates = self.net.updates(state, examples, imitation_loss, flat(usable))
-        envs, observation = world.restart(players.envs, advice.lost)
-        memory = None if players.memory is None else players.memory.restart(advice.lost)
-        begun = players._replace(envs=envs, observation=observation, memory=memory)
+        begun = restarted(world, players, advice.lost)
         own = ~jnp.asarray(self._solvers)[players.envs.copy]
         stale = self.net.staleness(played, rollout, own)
         terms: ImitationTerms = jax.tree.map(functools.partial(mean_over_taken, updates), updates.terms)

@@ -25,14 +25,17 @@ from looped_actor.algorithms import (
     RunningStatistics,
     Update,
     Weights,
+    capped,
     clipped_adam,
     deciding,
     descend,
+    first_memory,
     mean_over_taken,
     new_learner,
     no_statistics,
 )
 from looped_actor.algorithms.collectives import average, total
+from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from looped_actor.collectors import PLAYERS, Experience, Players, Rollout, Transition
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
 from looped_actor.loop import Execution, Memory, Packed, StopReason, mean_gradient, starting_of
@@ -107,7 +110,12 @@ class PolicyNet:
 
     @functools.cached_property
     def _definition(self) -> nnx.GraphDef:
-        return nnx.split(nnx.eval_shape(lambda: self.build(nnx.Rngs(0))))[0]
+        return nnx.split(self._net)[0]
+
+    @functools.cached_property
+    def _net(self) -> Any:
+        """Its shape."""
+        return nnx.eval_shape(lambda: self.build(nnx.Rngs(0)))
 
     @functools.cached_property
     def optimiser(self) -> optax.GradientTransformation:
@@ -135,9 +143,7 @@ class PolicyNet:
         learner, fixed, statistics, iteration, root = rest
         state = OnlineState(learner, fixed, look(statistics, first.observation), first, iteration, root)
 
-        def remember(weights: Weights, observation: PyTree) -> Memory | None:
-            return starting_of(net).begin(lambda: deciding(self.definition, weights)(observation).loop.latent)
-
+        remember = functools.partial(first_memory, starting_of(net), self.definition)
         remember = on_each_device(mesh, remember, (EVERYWHERE, ROWS), ROWS)
         return state._replace(players=first._replace(memory=remember(state.weights, first.observation)))
 
@@ -149,11 +155,15 @@ class PolicyNet:
         `loss` takes a policy and some of the examples; those that are not usable are left out.
         """
 
-        def policy(parameters: PyTree, execution: Execution) -> Decide:
-            weights = state.weights._replace(parameters=parameters)
-            return deciding(self.definition, weights, execution=execution)
+        def update(
+            learner: LearnerState, drawn: tuple[Int[Array, " m"], Int[Array, ""] | None]
+        ) -> tuple[LearnerState, Update]:
+            chosen, cap = drawn
 
-        def update(learner: LearnerState, chosen: Int[Array, " m"]) -> tuple[LearnerState, Update]:
+            def policy(parameters: PyTree, execution: Execution) -> Decide:
+                weights = state.weights._replace(parameters=parameters)
+                return capped(deciding(self.definition, weights, execution=execution), cap)
+
             minibatch = jax.tree.map(lambda a: _chosen(a, chosen), examples)
             gradient = mean_gradient(
                 loss, policy, learner.parameters, minibatch, self.execution, expected_loops=minibatch.loops
@@ -162,7 +172,23 @@ class PolicyNet:
 
         copies = state.players.envs.copy
         chosen = minibatches(self.config, self.groups, copies, state.root, state.iteration, usable)
-        return jax.lax.scan(update, state.learner, chosen)
+        learner, updates = jax.lax.scan(update, state.learner, (chosen, self.caps(state)))
+        if self.config.measure_gradients:
+            first = jax.tree.map(lambda a: _chosen(a, chosen[0]), examples)
+            core = core_gradient(self.definition, state.weights, loss, first, DATA)
+            updates = updates._replace(core=core)
+        return learner, updates
+
+    def caps(self, state: OnlineState) -> Int[Array, " updates"] | None:
+        """The caps of an iteration's minibatches; None where all have that of the rule."""
+        least = self.config.min_cap
+        if least is None:
+            return None
+        if least > (most := self._net.max_loops):
+            raise ValueError(f"min_cap is {least}; the cap of the net is {most}")
+        key = addressed_key(state.root, Stream.CAP, state.iteration)
+        count = (self.config.updates_per_iteration,)
+        return jax.random.randint(key, count, least, most + 1)
 
     def staleness(
         self, state: OnlineState, rollout: Rollout, counted: Bool[Array, " b"] | None = None
@@ -301,6 +327,17 @@ class PlayMetrics(NamedTuple):
     skipped_in_a_row: Int[Array, ""]
     staleness: Staleness | None
     """None, and not in tables, where nothing is carried."""
+    instruments: "Instruments | None"
+    """The same where gradients are not measured."""
+
+
+class Instruments(NamedTuple):
+    """What gradients were like."""
+
+    clipped_updates: Float[Array, ""]
+    """Share of the updates whose gradient was clipped."""
+    core: CoreGradient | None
+    """Of the first minibatch; None where the net has neither loops nor a stack."""
 
 
 def play_metrics(
@@ -324,6 +361,10 @@ def play_metrics(
     def share(marked: Array) -> Float[Array, ""]:
         return average(marked.mean(dtype=steps.value.dtype), DATA)
 
+    instruments = None
+    if config.measure_gradients:
+        too_long = updates.gradient_norm > config.max_gradient_norm
+        instruments = Instruments(learned(too_long.astype(updates.loss.dtype)), updates.core)
     asked, executed = total(rollout.asked.sum(), DATA), total(rollout.executed.sum(), DATA)
     examples = config.epochs * config.steps_per_iteration
     learning_asked, learning_executed = (
@@ -345,4 +386,5 @@ def play_metrics(
         skipped_updates=learner.skipped,
         skipped_in_a_row=learner.skipped_in_a_row,
         staleness=staleness,
+        instruments=instruments,
     )

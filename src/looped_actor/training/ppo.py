@@ -30,6 +30,7 @@ from looped_actor.collectors import (
     GymnasiumCollector,
     Players,
     Rollout,
+    restarted,
 )
 from looped_actor.devices import DATA
 from looped_actor.envs import Environment
@@ -109,9 +110,7 @@ class PPO:
             return players
         every = max(1, self.net.iterations // resets)
         due = jnp.full(len(players.loops), (state.iteration + 1) % every == 0)
-        envs, observation = world.restart(players.envs, due)
-        memory = None if players.memory is None else players.memory.restart(due)
-        return players._replace(envs=envs, observation=observation, memory=memory)
+        return restarted(world, players, due)
 
 
 def ends(
