@@ -2,24 +2,25 @@
 
 python benchmarks/initial_gradients.py --out results/initial_gradients.json
 
-Boxoban 10x10, the paper's net (width 128, 2 layers, 16 loops or cores), cross-entropy to a solver's moves.
-The norm of the gradient by all core weights, and by those of each loop or core: of the shared block, as if
-every loop had a copy of its own. For three kinds of initial weights: ours; with the authors' readout token
-and convolution; and all of theirs.
+Boxoban 10x10, the paper's net (width 128, 2 layers, 16 loops or cores), cross-entropy to a solver's moves,
+boards scaled by their statistics as in training. The norm of the gradient by all core weights, and by those
+of each loop or core: of the shared block, as if every loop had a copy of its own. For three kinds of initial
+weights: ours; with the authors' readout token and convolution; and all of theirs. Seeds differ much.
 """
 
 import argparse
+import functools
 import pathlib
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import nnx
 from record import write_record
 
-from looped_actor.algorithms import Advised, imitation_loss, no_statistics
+from looped_actor.algorithms import Advised, Weights, imitation_loss, no_statistics
+from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels import starter_bank
@@ -30,74 +31,72 @@ from looped_actor.models.tasks import TASKS
 from looped_actor.solvers import BoxobanTeacher
 from looped_actor.solvers.advice import planes_of
 
-LOOPS = 16
+NEVER = PolicyKL(threshold=0.0, max_loops=16)
+"""All examples take all loops."""
 KINDS = {
     "ours": InitialWeights(),
     "authors' token and convolution": InitialWeights(token_deviation=0.02, uniform_convolution=True),
     "authors'": AUTHORS,
 }
+ARMS = {"shared block": "looped", "blocks of their own": "iso-flops"}
 
 
 def examples(count: int) -> Advised:
     """Boards of the starter bank and what its solver would do."""
     observation = planes_of(starter_bank("boxoban").cells(slice(0, count)), len(Cell))
     optimal = jnp.asarray(BoxobanTeacher().advise(observation).optimal)
-    seen = jnp.asarray(observation, jnp.float32)
-    scaled = no_statistics((len(Cell),)).update(seen).normalise(seen)  # as in training: it matters much
-    return Advised(scaled, optimal, jnp.full(count, LOOPS, jnp.int32))
+    return Advised(jnp.asarray(observation, jnp.float32), optimal, jnp.full(count, 16, jnp.int32))
 
 
-def norms(initial: InitialWeights, tied: bool, batch: Advised, seed: int) -> np.ndarray:
-    """Norms of the gradient by each loop's or core's weights."""
-    core = CoreConfig(initial=initial)
-    untied = arm_named("iso-flops", PolicyKL(max_loops=LOOPS)).build(TASKS["boxoban"], core, nnx.Rngs(seed))
-    if tied:  # every core has the weights of the first
-        untied.trunk.cores = jax.tree.map(
-            lambda leaf: jnp.broadcast_to(leaf[:1], leaf.shape), untied.trunk.cores
-        )
-    definition, parameters, fixed = nnx.split(untied, nnx.Param, ...)
+def norms(arm: str, initial: InitialWeights, batch: Advised, seed: int) -> CoreGradient:
+    """Of a new net."""
+    net = arm_named(arm, NEVER).build(TASKS["boxoban"], CoreConfig(initial=initial), nnx.Rngs(seed))
+    definition, parameters, fixed = nnx.split(net, nnx.Param, ...)
+    statistics = no_statistics((len(Cell),)).update(batch.observation)
+    return _norms(definition, Weights(parameters, fixed, statistics), batch)
 
-    def loss(parameters: Any) -> Any:
-        net = nnx.merge(definition, parameters, fixed)
-        return imitation_loss(lambda seen, **_: net(seen), batch)[0].mean()
 
-    cores = jax.jit(jax.grad(loss))(parameters)["trunk"]["cores"]
-    summed = optax.tree.norm(jax.tree.map(lambda leaf: leaf.sum(axis=0), cores))
-    each = np.array([optax.tree.norm(jax.tree.map(lambda leaf, i=i: leaf[i], cores)) for i in range(LOOPS)])
-    return np.array([float(summed if tied else np.sqrt((each**2).sum())), *each])
+@functools.partial(jax.jit, static_argnums=0)
+def _norms(definition: nnx.GraphDef, weights: Weights, batch: Advised) -> Any:
+    return core_gradient(definition, weights, imitation_loss, batch)
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--boards", type=int, default=64)
-    options.add_argument("--seeds", type=int, default=2)
+    options.add_argument("--seeds", type=int, default=8)
     options.add_argument(
         "--out", type=pathlib.Path, required=True, help="the record; its figure lies beside it"
     )
     given = options.parse_args()
     batch, facts = examples(given.boards), {}
-    for kind, initial in KINDS.items():
-        for name, tied in (("shared block", True), ("blocks of their own", False)):
-            found = np.stack([norms(initial, tied, batch, seed) for seed in range(given.seeds)])
+    for name, arm in ARMS.items():
+        for kind, initial in KINDS.items():
+            found = [norms(arm, initial, batch, seed) for seed in range(given.seeds)]
+            whole = [float(one.core_gradient) for one in found]
             facts[f"{name}, {kind}"] = {
-                "whole": found[:, 0].tolist(),
-                "each": found[:, 1:].mean(axis=0).tolist(),
+                "whole": whole,
+                "median": float(np.median(whole)),
+                "each": [np.asarray(one.core_gradient_of_loop).tolist() for one in found],
             }
-            print(name, kind, found[:, 0], flush=True)
+            print(name, kind, np.round(sorted(whole), 1), flush=True)
     draw(facts, given.out)
     write_record(given.out, {"boards": given.boards, "norms": facts})
 
 
 def draw(facts: dict[str, Any], out: pathlib.Path) -> None:
-    """The norm by each loop or core, the last one right."""
+    """The norm by each loop or core: every seed faint, their median bold."""
     figure, axes = new_axes(2)
-    for axis, name in zip(axes[0], ("shared block", "blocks of their own"), strict=True):
+    for axis, name in zip(axes[0], ARMS, strict=True):
         for kind, colour in zip(KINDS, COLOURS, strict=False):
-            each, whole = (facts[f"{name}, {kind}"][what] for what in ("each", "whole"))
-            label = f"{kind} (whole: {np.mean(whole):,.0f})"
-            axis.semilogy(range(1, LOOPS + 1), each, color=colour, marker="o", markersize=3, label=label)
-        axis.set(title=name, xlabel="loop, or core")
-        axis.legend(frameon=False, fontsize=7)
+            each, median = (facts[f"{name}, {kind}"][what] for what in ("each", "median"))
+            loops = range(1, len(each[0]) + 1)
+            for seed in each:
+                axis.semilogy(loops, seed, color=colour, alpha=0.2, linewidth=0.8)
+            label = f"{kind} (whole: median {median:,.0f})"
+            axis.semilogy(loops, np.median(each, axis=0), color=colour, marker="o", markersize=3, label=label)
+        axis.set(title=name, xlabel="loop, or core", ylim=(0.1, 3e4))
+        axis.legend(frameon=False, fontsize=7, loc="upper right")
     axes[0][0].set_ylabel("norm of the gradient")
     figure.suptitle("Gradients of the core before the first update")
     save_figure(figure, out)

@@ -123,7 +123,8 @@ def test_every_analysis_and_its_figure_again_without_a_policy(imitated, parked, 
     }
     assert [row["loops"] for row in frontier if row["threshold"]] == [1, 1]  # nothing is as far as this
     assert all(row["loops"] > 1 for row in frontier if not row["threshold"])
-    assert [row["steps"] for row in table(out, "compare")] == [512, 768]
+    compared = [(row["steps"], row["split"]) for row in table(out, "compare")]
+    assert compared == [(512, "valid"), (768, "valid"), (768, "test")]
 
     assert not list(out.glob("*.parts"))  # what was kept on the way is gone
     pictures = {path.name: path.read_bytes() for path in out.iterdir() if path.suffix in (".png", ".svg")}
