@@ -1,6 +1,6 @@
 """What sharing one block buys: the runs of results/depth_study/plan.md, and the table of what they show.
 
-python benchmarks/depth_study.py run /tmp/depth --keep results/depth_study/runs [--parts A B] [--seeds 0]
+python benchmarks/depth_study.py run runs/depth --keep results/depth_study/runs [--parts A B] [--seeds 0]
 python benchmarks/depth_study.py table results/depth_study/runs --out results/depth_study/table.json
 
 `run` finishes whatever is not finished, two runs side by side, one device each; it may be ended and called
@@ -10,7 +10,6 @@ again at any time. Of a finished run the files that a report needs are copied to
 import argparse
 import csv
 import itertools
-import json
 import os
 import pathlib
 import shutil
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from record import write_record
 
+from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
@@ -27,8 +27,6 @@ from looped_actor.processes import Job, Processes, Status, fan_out
 from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
 
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
-CAPS = (8, 16, 32)
-"""At which part D is tested."""
 
 
 class Planned(NamedTuple):
@@ -91,9 +89,8 @@ def planned() -> list[Planned]:
 def run(folder: pathlib.Path, keep: pathlib.Path, parts: list[str], seeds: list[int]) -> None:
     """Finish what is not finished."""
     wanted = [one for one in planned() if one.part in parts and one.seed in seeds]
-    left = [one for one in wanted if not (is_finished(keep / one.name) or is_finished(folder / one.name))]
     jobs = []
-    for one in left:
+    for one in [one for one in wanted if not is_finished(keep / one.name)]:
         arguments = (to_json(one.config), str(folder / one.name), str(folder / "stock"), str(keep / one.name))
         jobs.append(Job(one.name, finish, arguments, partial(standing_of, folder / one.name)))
 
@@ -113,8 +110,10 @@ def finish(config: Any, folder: str, stock: str, keep: str) -> str:
     there.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
         source = pathlib.Path(folder, name)
-        copy = shutil.copytree if source.is_dir() else shutil.copy
-        copy(source, there / name)
+        if source.is_dir():
+            shutil.copytree(source, there / name, dirs_exist_ok=True)
+        else:
+            shutil.copy(source, there / name)
     return ending
 
 
@@ -124,8 +123,7 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
     for one in planned():
         if not is_finished(folder / one.name):
             continue
-        test = json.loads((folder / one.name / "test.json").read_text())
-        last = json.loads(sorted((folder / one.name / "evaluations").glob("*.json"))[-1].read_text())
+        *_, last, test = evaluation_rows([folder / one.name])
         with (folder / one.name / "metrics.csv").open() as file:
             metrics = list(csv.DictReader(file))
         tenth = metrics[: max(1, len(metrics) // 10)]
@@ -133,11 +131,8 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
             {
                 "run": one.name,
                 "part": one.part,
-                "test": test["success"],
-                "interval_95": test["interval_95"],
-                "optimal_actions": test.get("optimal_actions"),
-                "train": last["train"]["success"],
-                "loops": test["loops"],
+                **{name: test[name] for name in ("success", "low", "high", "optimal_actions", "loops")},
+                "train_success": last["train_success"],
                 "first_core_gradient": float(metrics[0].get("core_gradient", "nan")),
                 "clipped_in_first_tenth": sum(float(row.get("clipped_updates", "nan")) for row in tenth)
                 / len(tenth),

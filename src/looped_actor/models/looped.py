@@ -106,14 +106,14 @@ class LoopedTrunk(nnx.Module):
         **options: Any,
     ) -> LoopResult:
         """Loop each example until the policy that `readout` gives settles."""
-        problem, start = self.problem(readout, halting), self.begin(tokens)
-        start = start if memory is None else memory.start(start)
-        given = problem.step, problem.readout, start, tokens
+        problem = self.problem(readout, halting)
+        given = problem.step, problem.readout, self.begin(tokens, memory), tokens
         return run_loop(*given, halting=problem.halting, record=record, **options)
 
-    def begin(self, tokens: Tokens) -> Float[Array, "b t d"]:
-        """The latent before the first loop."""
-        return start_like(self.start, tokens.embedding)
+    def begin(self, tokens: Tokens, memory: Memory | None = None) -> Float[Array, "b t d"]:
+        """The latent before the first loop: what is carried, or else the fixed one."""
+        start = start_like(self.start, tokens.embedding)
+        return start if memory is None else memory.start(start)
 
     def problem(self, readout: ReadLatent, halting: HaltingRule | None = None) -> LoopProblem:
         """What is iterated, and when it stops."""

@@ -102,6 +102,5 @@ class Unrolled(nnx.Module):
     ) -> LoopResult:
         """Loop as the trunk does, and go the same way once more through the copies."""
         result = jax.lax.stop_gradient(self.looped(tokens, readout, memory=memory, **options))
-        start = self.looped.begin(tokens)
-        start = start if memory is None else memory.start(start)
+        start = self.looped.begin(tokens, memory)
         return result._replace(latent=through(self.cores, start, tokens, loops=result.loops)[0])

@@ -76,7 +76,8 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
             own = of(lasts, task=task, learner=learner, arm=arm)
             success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
             optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
-            seen = [max(_learned_from(rows, row["run"]))[1] for row in own if _learned_from(rows, row["run"])]
+            watched = [_learned_from(rows, row["run"]) for row in own]
+            seen = [max(course)[1] for course in watched if course]
             table.append(
                 {
                     "task": task,

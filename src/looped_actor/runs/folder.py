@@ -175,8 +175,11 @@ def train_run(
 
 
 def _finish(run: Run, state: Any, folder: pathlib.Path) -> None:
-    """Test what was learned, and write it; all processes play, and the first one writes."""
-    facts = run.test(state)
+    """Test what was learned, and write it; all processes play, and the first one writes.
+
+    A policy is written after its test, so a run that has one is not tested again.
+    """
+    facts = run.test(state) if finished_policy(folder) is None else None
     if jax.process_index() > 0:
         return
     if facts is not None:
