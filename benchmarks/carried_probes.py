@@ -5,7 +5,8 @@ python benchmarks/carried_probes.py runs/boxoban-carried --out results/carried_p
 A policy plays levels with carried thoughts. In every state on its way three latents are looked at: the one
 that it carries, before it has seen the state; the one after loop 1 from there; and the one after loop 1 from
 a fresh start. Probes are trained to read the next pushes of an optimal solution of that state from each
-(the push's box and direction), and scored on levels that they have not seen, by the step of the episode.
+(the push's box and direction); those of any solution as short are right. They are scored on levels that
+they have not seen, by the step of the episode.
 In step 0 nothing is carried yet. States from which no way leads out are left out.
 """
 
@@ -22,12 +23,12 @@ from record import write_record
 import looped_actor
 from looped_actor.algorithms import deciding
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.analysis.probes import Probe, ProbeConfig, Split, probe_logits, split_levels, train_probes
+from looped_actor.analysis.probes import Probe, ProbeConfig, Split, names_right, split_levels, train_probes
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.levels import play_levels
 from looped_actor.games.catalogue import BOXOBAN
 from looped_actor.levels import make_bank, solve_bank
-from looped_actor.levels.plans import NONE, push_targets
+from looped_actor.levels.plans import push_targets, right_pushes
 from looped_actor.loop import Carried
 from looped_actor.processes import default_workers
 from looped_actor.solvers import SolveStatus
@@ -89,22 +90,21 @@ def visited(policy: Any, levels: int) -> States:
     return States(level, step, cells.reshape(-1, *shape), np.concatenate([p.latents for p in parts], axis=1))
 
 
-def solved(states: States) -> tuple[States, np.ndarray]:
-    """Those from which a way leads out, and the pushes of that way."""
+def solved(states: States) -> tuple[States, np.ndarray, np.ndarray]:
+    """Those from which a way leads out, the pushes of that way, and which are those of any as short."""
     bank = make_bank(BOXOBAN, states.cells, source="states of episodes", licence="none")
     solutions = solve_bank(bank, node_limit=300_000, workers=default_workers())
     good = solutions.status == SolveStatus.SOLVED.value
     chosen = States(*(leaf[good] for leaf in states[:3]), states.latents[:, good])
-    return chosen, push_targets(solutions, PUSHES)[good]
+    targets = push_targets(solutions, PUSHES)[good]
+    return chosen, targets, right_pushes(chosen.cells, targets, PUSHES, workers=default_workers())
 
 
-def told(probes: Probe, latents: np.ndarray, targets: np.ndarray) -> list[dict[str, Any] | None]:
+def told(probes: Probe, latents: np.ndarray, right: np.ndarray) -> list[dict[str, Any] | None]:
     """For each push, in which share of some states it is read right: the mean over seeds of probes."""
-    over_seeds = jax.vmap(probe_logits, in_axes=(0, None))
-    named = jax.jit(jax.vmap(over_seeds, in_axes=(0, None)))(probes, jnp.asarray(latents, jnp.float32))
-    right = (np.asarray(named).argmax(axis=-1) == targets.T[:, None]) & (targets.T[:, None] != NONE)
-    facts = []
-    for correct, states in zip(right.sum(axis=2).mean(axis=1), (targets != NONE).sum(axis=0), strict=True):
+    named = np.asarray(names_right(probes, jnp.asarray(latents, jnp.float32), jnp.asarray(right)))
+    facts, there = [], right.any(axis=2).sum(axis=0)
+    for correct, states in zip(named.sum(axis=2).mean(axis=1), there, strict=True):
         interval = wilson(round(correct), int(states)) if states else None
         facts.append(
             {"accuracy": correct / states, "interval_95": interval, "states": int(states)} if states else None
@@ -122,19 +122,18 @@ def main() -> None:
     )
     given = options.parse_args()
     states = visited(looped_actor.load_policy(given.run), given.levels)
-    states, targets = solved(states)
+    states, targets, right = solved(states)
     by_level = split_levels(int(states.level.max()) + 1)
     split = Split(*(np.flatnonzero(np.isin(states.level, some)) for some in by_level))
     facts: dict[str, Any] = {"states": len(states.level), "tested": len(split.test), "accuracy": {}}
-    boxes = int(((states.cells[0] & 2) != 0).sum())
     for place, latents in zip(PLACES, states.latents, strict=True):
         config = ProbeConfig(epochs=given.epochs)
-        probed = train_probes(latents, targets, 4 * boxes, split, config)
+        probed = train_probes(latents, targets, right, split, config)
         facts["accuracy"][place] = {}
         for low, high in STEPS:
             rows = split.test[(states.step[split.test] >= low) & (states.step[split.test] <= high)]
             name = str(low) if low == high else f"{low} on" if high == STEPS[-1][1] else f"{low}-{high}"
-            facts["accuracy"][place][name] = told(probed.probes, latents[rows], targets[rows])
+            facts["accuracy"][place][name] = told(probed.probes, latents[rows], right[rows])
         print(place, facts["accuracy"][place], flush=True)
     draw(facts["accuracy"], given.out)
     write_record(given.out, facts)

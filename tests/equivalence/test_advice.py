@@ -54,7 +54,7 @@ CASES = {
 @pytest.mark.parametrize("game", CASES)
 def test_advice_is_that_of_an_exhaustive_search(game):
     recipe, teacher, steps, planes = CASES[game]
-    bank = generate(recipe, {"few": 3}, workers=1)["few"]
+    bank = generate(recipe, {"few": 2}, workers=1)["few"]
     chance, known, boards = np.random.default_rng(0), {}, []
     for level in range(len(bank)):
         board = bank.board(level)

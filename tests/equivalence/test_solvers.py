@@ -5,7 +5,7 @@ from collections import deque
 import numpy as np
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import Direction
+from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.solvers import SolveStatus, boxoban, rush_hour
 
 
@@ -50,6 +50,52 @@ def test_boxoban_is_move_optimal(size):
         assert pushes == [(push.box, push.direction) for push in solution.pushes]
     assert seen[SolveStatus.SOLVED] >= 5
     assert seen[SolveStatus.UNSOLVABLE] >= 5
+
+
+def all_pushes(board):
+    """The pushes of every solution with the fewest moves; no solution, no pushes."""
+    seen, ways = set(), {(board, tuple(sorted(board.boxes)), ())}
+    while ways:
+        solved = {pushes for here, _, pushes in ways if here.solved}
+        if solved:
+            return solved
+        seen |= {here for here, _, _ in ways}
+        longer = set()
+        for here, boxes, pushes in ways:
+            for direction in Direction:
+                there = here.move(direction)
+                if there in seen:
+                    continue
+                if there.boxes == here.boxes:
+                    longer.add((there, boxes, pushes))
+                else:
+                    box, (to,) = boxes.index(there.player), there.boxes - here.boxes
+                    moved = (*boxes[:box], to, *boxes[box + 1 :])
+                    longer.add((there, moved, (*pushes, 4 * box + direction)))
+        ways = longer
+    return set()
+
+
+def test_pushes_of_all_shortest_solutions(size):
+    """In full: 500 levels without walls, which have many ways."""
+    rng, several = np.random.default_rng(4), 0
+    inner, cells = [(r, c) for r in (1, 2) for c in (1, 2, 3)], [(r, c) for r in range(4) for c in range(5)]
+    for number in range(size(15, 500)):
+        boxes = frozenset(inner[i] for i in rng.permutation(len(inner))[: 1 + number % 3])
+        targets = frozenset(cells[i] for i in rng.permutation(len(cells))[: len(boxes)])
+        board = BoxobanBoard(4, 5, frozenset(), targets, boxes, (0, 0))
+        found, ways = boxoban.optimal_pushes(board.to_cells(), 5), all_pushes(board)
+        if not ways:
+            assert found is None
+            continue
+        expected = np.zeros_like(found)
+        for pushes in ways:
+            expected[np.arange(len(pushes[:5])), pushes[:5]] = True
+        np.testing.assert_array_equal(found, expected, str(board))
+        several += len(ways) > 1
+    assert several >= 5
+    open_room = BoxobanBoard(4, 5, frozenset(), frozenset({(3, 3)}), frozenset({(1, 1)}), (0, 0))
+    assert boxoban.optimal_pushes(open_room.to_cells(), 5, node_limit=1) is None
 
 
 def test_more_boxes_than_the_assignment_takes():

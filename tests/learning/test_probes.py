@@ -134,7 +134,7 @@ def learned(env, iterations):
     ("env", "answers"),
     [
         pytest.param(OneStep(), {(0, 0): 1.0, (0, 1): 1.0}, marks=thorough),
-        (TwoSteps(), {(0, 0): DISCOUNT, (1, 0): 1.0}),
+        pytest.param(TwoSteps(), {(0, 0): DISCOUNT, (1, 0): 1.0}, marks=thorough),
         (TimeOut(), {(0, 0): 1 / (1 - DISCOUNT)}),
     ],
 )

@@ -11,6 +11,8 @@ import numpy as np
 import pytest
 from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
+from helpers import thorough
+
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
@@ -89,24 +91,34 @@ def in_a_new_process(code, *arguments):
     return json.loads(done.stdout)
 
 
-def test_own_world(tmp_path, size, monkeypatch, capsys):
-    code = shortened("own_world.py", tmp_path, size(6, 30) * 1024)
-    killed_in_training(code, tmp_path / "killed", after=2)
+def arrives(code, out):
+    done = run(sys.executable, str(code), str(out), **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"\d+% of 256 arrive, mean loops \d", done.stdout), done.stdout
+
+
+@thorough
+def test_own_world_is_resumed_by_a_command_and_exported(tmp_path):
+    """The default run resumes it as the example does, and exports the world of Gymnasium."""
+    code = shortened("own_world.py", tmp_path, 30 * 1024)
     killed, whole = tmp_path / "killed", tmp_path / "whole"
+    killed_in_training(code, killed, after=2)
     done = run(*COMMAND, "resume", str(killed), "--code", str(code), "--devices", "1", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    same = ["metrics.csv", "policy/policy.safetensors"]
-    for out in size([whole], [killed, whole]):  # the first has nothing left to train
-        done = run(sys.executable, str(code), str(out), **UNOPTIMISED)
-        assert done.returncode == 0, done.stderr
-        assert re.search(r"\d+% of 256 arrive, mean loops \d", done.stdout), done.stdout
-    for name in size(same, [*same, "exported/policy.stablehlo"]):
+    for out in (killed, whole):  # the first has nothing left to train
+        arrives(code, out)
+    for name in ("metrics.csv", "policy/policy.safetensors", "exported/policy.stablehlo"):
         assert (killed / name).read_bytes() == (whole / name).read_bytes(), name
-    seen = np.random.default_rng(0).integers(0, 2, (5, 4, 4, 3), np.uint8)
-    np.save(tmp_path / "seen.npy", seen)
+    np.save(tmp_path / "seen.npy", np.random.default_rng(0).integers(0, 2, (5, 4, 4, 3), np.uint8))
     loaded = in_a_new_process(LOAD, whole, tmp_path / "seen.npy", code)
     assert in_a_new_process(CALL, whole / "exported", tmp_path / "seen.npy") == loaded
 
+
+def test_own_world(tmp_path, monkeypatch, capsys):
+    code, whole = shortened("own_world.py", tmp_path, 5 * 1024), tmp_path / "whole"
+    killed_in_training(code, whole, after=2)
+    arrives(code, whole)
+    assert (whole / "exported" / "policy.stablehlo").is_file()
     facts = json.loads(said_by(capsys, monkeypatch, "eval", whole, "--code", code, "--devices", 1, "--json"))
     evaluations = sorted((whole / "evaluations").glob("*.json"))
     at_end = json.loads(evaluations[-1].read_text())

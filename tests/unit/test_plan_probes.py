@@ -1,5 +1,6 @@
 """Probes are calibrated: they find a plan that is there, and none that is not."""
 
+import dataclasses
 import itertools
 
 import jax.numpy as jnp
@@ -19,7 +20,7 @@ from looped_actor.evaluation.intervals import clustered_mean, wilson
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.levels import generate, solve_bank
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
-from looped_actor.levels.plans import NONE, guess_accuracy, push_targets
+from looped_actor.levels.plans import NONE, guess_accuracy, push_targets, right_pushes
 from looped_actor.solvers.boxoban import possible_pushes
 
 CLASSES, TOKENS, WIDTH, LEVELS = 8, 12, 32, 1500
@@ -40,21 +41,29 @@ def planted():
     return latents.astype(np.float16), targets.astype(np.int32)
 
 
+def only(targets):
+    """No class is right but that of the target."""
+    return targets[..., None] == np.arange(CLASSES)
+
+
 def test_a_plan_that_is_planted_is_found(planted):
     latents, targets = planted
     targets = targets.copy()
     targets[::3, 1] = NONE  # a third of the levels have no second push
     split = split_levels(LEVELS)
-    found = train_probes(latents, targets, CLASSES, split, CONFIG)
+    found = train_probes(latents, targets, only(targets), split, CONFIG)
     assert found.tested.tolist() == [300, int((targets[split.test, 1] != NONE).sum())]
     assert found.correct.shape == (2, 2)
     assert (found.correct / found.tested[:, None]).min() > 0.95
+    anything = np.ones((LEVELS, 2, CLASSES), bool)
+    found = train_probes(latents, targets, anything, split, dataclasses.replace(CONFIG, epochs=1))
+    assert (found.correct == 300).all(), "every class that is named is right"
 
 
 def test_shuffled_labels_score_at_chance(planted):
     latents, targets = planted
     shuffled = np.random.default_rng(1).permutation(targets)
-    found = train_probes(latents, shuffled, CLASSES, split_levels(LEVELS), CONFIG)
+    found = train_probes(latents, shuffled, only(shuffled), split_levels(LEVELS), CONFIG)
     for correct in found.correct[:, 0]:  # probes of one target share test levels, so each stands for itself
         low, high = wilson(int(correct), 300)
         assert low < 1 / CLASSES < high, correct
@@ -62,7 +71,8 @@ def test_shuffled_labels_score_at_chance(planted):
 
 def test_probes_are_kept_and_read_again(planted, tmp_path):
     latents, targets = planted
-    found = train_probes(latents[:100], targets[:100], CLASSES, split_levels(100), ProbeConfig(epochs=1))
+    few = targets[:100]
+    found = train_probes(latents[:100], few, only(few), split_levels(100), ProbeConfig(epochs=1))
     kept = ProbeSet(type(found.probes)(*(a[None] for a in found.probes)), (3,), (1, 2), 2)
     write_probes(kept, ProbeConfig(), tmp_path / "probes")
     again = read_probes(tmp_path / "probes")
@@ -124,12 +134,12 @@ def test_the_guess_has_its_analytic_value_on_enumerated_boards():
                 first.append(push)
                 expected.append(1 / len(possible))
     assert len(cells) > 400
-    first = np.array(first)
-    assert guess_accuracy(np.stack(cells), first) == pytest.approx(np.mean(expected), abs=1e-12)
-    # One push more for every level that has none, which is not counted.
-    assert guess_accuracy(np.stack([*cells, cells[0]]), np.append(first, NONE)) == pytest.approx(
-        np.mean(expected), abs=1e-12
-    )
+    cells, expected = np.stack(cells), pytest.approx(np.mean(expected), abs=1e-12)
+    right = np.array(first)[:, None] == np.arange(8)
+    assert guess_accuracy(cells, right) == expected
+    # A level that has no push is not counted.
+    more = np.append(cells, cells[:1], axis=0), np.append(right, np.zeros_like(right[:1]), axis=0)
+    assert guess_accuracy(*more) == expected
 
 
 def test_targets_are_the_pushes_of_solutions_that_win(size):
@@ -154,6 +164,13 @@ def test_targets_are_the_pushes_of_solutions_that_win(size):
         assert board.solved
         expected = [pushes[j - 1] if j <= len(pushes) else NONE for j in ahead]
         assert targets[level].tolist() == expected
+    right = right_pushes(bank.cells(slice(None)), targets, ahead, workers=2)
+    there = targets != NONE
+    assert np.take_along_axis(right, np.maximum(targets, 0)[..., None], axis=2)[..., 0][there].all()
+    assert not right[~there].any()
+    assert right.sum() > there.sum(), "levels with more than one way"
+    given_up = right_pushes(bank.cells(slice(None)), targets, ahead, node_limit=1)
+    np.testing.assert_array_equal(given_up.sum(axis=2), there)
 
 
 def test_the_interval_of_a_clustered_mean():

@@ -28,7 +28,7 @@ from looped_actor.codec import key_of
 from looped_actor.files import write_whole
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels import LevelBank, open_bank, solve_bank
-from looped_actor.levels.plans import guess_accuracy, push_targets
+from looped_actor.levels.plans import guess_accuracy, push_targets, right_pushes
 from looped_actor.processes import default_workers
 from looped_actor.runs.policy import Policy
 from looped_actor.solvers import SolveStatus
@@ -36,16 +36,12 @@ from looped_actor.solvers.advice import planes_of
 
 
 class _Plans:
-    """Boards that could be solved, and the pushes of their solutions."""
+    """Boards that could be solved: the pushes of a solution, and which are those of any as short."""
 
-    def __init__(self, cells: np.ndarray, targets: np.ndarray):
-        self.cells, self.targets = cells, targets
+    def __init__(self, cells: np.ndarray, targets: np.ndarray, right: np.ndarray):
+        self.cells, self.targets, self.right = cells, targets, right
         self.split = split_levels(len(cells))
-        self.boxes = int(((cells[0] & Cell.BOX) != 0).sum())
-
-    @property
-    def classes(self) -> int:
-        return 4 * self.boxes
+        self.classes = right.shape[2]
 
 
 def analyse_probes(
@@ -72,7 +68,7 @@ def analyse_probes(
         if 1 in request.pushes:
             rows.append(_guess(subject, plans, request))
         probes = Probe(*(np.stack(arrays) for arrays in zip(*(p.probes for p in found), strict=True)))
-        kept = ProbeSet(probes, places, request.pushes, plans.boxes)
+        kept = ProbeSet(probes, places, request.pushes, plans.classes // 4)
         write_probes(kept, _config(request), out / f"probes-{number}.safetensors")
     return finish(out, "probes", rows, PROBES)
 
@@ -105,7 +101,11 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
     boxes = [((some & Cell.BOX) != 0).sum(axis=(1, 2)) for some in cells]
     if len({some.shape[1:] for some in cells}) > 1 or len(np.unique(np.concatenate(boxes))) > 1:
         raise ValueError("all levels that are probed must be of one size and have as many boxes")
-    return _Plans(np.concatenate(cells), np.concatenate(targets))
+    boards, classes = np.concatenate(cells), np.concatenate(targets)
+    with stage("finding all shortest solutions") as progress:
+        options: Any = {"node_limit": request.node_limit, "workers": request.workers or default_workers()}
+        right = right_pushes(boards, classes, request.pushes, progress=progress, **options)
+    return _Plans(boards, classes, right)
 
 
 def _recorded(
@@ -141,10 +141,10 @@ def _probed(
     def train() -> Probed:
         with stage(f"{subject.name}: probing {_name(place)}") as progress:
             return train_probes(
-                latents.at(place), plans.targets, plans.classes, plans.split, _config(request), progress
+                latents.at(place), plans.targets, plans.right, plans.split, _config(request), progress
             )
 
-    key = {"latents": latents.info.source, "place": place, "pushes": request.pushes}
+    key = {"latents": latents.info.source, "place": place, "pushes": request.pushes, "right": "any shortest"}
     return _remembered(parts / f"{key_of({**key, **asdict(_config(request))})}.probes", train)
 
 
@@ -186,15 +186,15 @@ def _rows(subject: Subject, plans: _Plans, place: int, probed: Probed, request: 
 
 def _guess(subject: Subject, plans: _Plans, request: ProbeRequest) -> Row:
     """What a guess among the possible pushes would score on the test levels."""
-    first = plans.targets[plans.split.test, request.pushes.index(1)]
+    right = plans.right[plans.split.test, request.pushes.index(1)]
     return {
         **subject.about,
         "place": "guess",
         "push": 1,
         "seed": None,
         "correct": None,
-        "tested": int((first >= 0).sum()),
-        "accuracy": guess_accuracy(plans.cells[plans.split.test], first),
+        "tested": int(right.any(axis=1).sum()),
+        "accuracy": guess_accuracy(plans.cells[plans.split.test], right),
         "classes": plans.classes,
     }
 

@@ -105,7 +105,7 @@ def split_levels(count: int, seed: int = 0) -> Split:
 
 
 class Probed(NamedTuple):
-    """How well the probes of one place read their targets, on the test levels."""
+    """How often the probes of one place name a right class, on the test levels."""
 
     probes: Probe
     """Leading axes: target, seed."""
@@ -117,7 +117,7 @@ class Probed(NamedTuple):
 def train_probes(
     latents: Shaped[np.ndarray, "n t d"],
     targets: Int[np.ndarray, "n j"],
-    classes: int,
+    right: Bool[np.ndarray, "n j c"],
     split: Split,
     config: ProbeConfig,
     progress: Progress = no_progress,
@@ -126,8 +126,8 @@ def train_probes(
 
     Args:
       latents: of each level; may be a memory map.
-      targets: classes; `NONE` where a level does not have the target.
-      classes: how many there are.
+      targets: classes to learn; `NONE` where a level does not have the target.
+      right: which classes count as right when a probe is scored.
       split: of the levels.
       config: how.
       progress: told about rounds.
@@ -135,7 +135,7 @@ def train_probes(
     kinds = targets.shape[1]
     # The seed of a probe is that of its weights: equal for all targets, so that they differ in these alone.
     keys = jnp.stack([jax.random.key(seed) for seed in range(config.seeds)])
-    one = functools.partial(new_probe, width=latents.shape[2], classes=classes, config=config)
+    one = functools.partial(new_probe, width=latents.shape[2], classes=right.shape[2], config=config)
     probes = jax.tree.map(lambda a: jnp.repeat(a[None], kinds, axis=0), jax.vmap(one)(keys))
     optimiser = _optimiser(config, len(split.train))
     state = jax.vmap(jax.vmap(optimiser.init))(probes)
@@ -146,11 +146,11 @@ def train_probes(
         for first in range(0, len(order), config.batch):
             rows = np.resize(order[first : first + config.batch], config.batch)
             probes, state = learn(probes, state, _rows(latents, rows), jnp.asarray(targets[rows]))
-        correct, tested = _score(probes, latents, targets, split.validation, config)
+        correct, tested = _score(probes, latents, right, split.validation, config)
         score = correct / np.maximum(tested, 1)[:, None]
         best, best_score = _better(probes, score, best, best_score)
         progress(epoch + 1, config.epochs)
-    correct, tested = _score(best, latents, targets, split.test, config)
+    correct, tested = _score(best, latents, right, split.test, config)
     return Probed(jax.tree.map(np.asarray, best), correct, tested)
 
 
@@ -193,27 +193,30 @@ def _rows(latents: np.ndarray, rows: np.ndarray) -> Float[Array, "b t d"]:
 
 
 @jax.jit
-def _right(probes: Probe, latents: Float[Array, "b t d"], targets: Int[Array, "b j"]) -> Bool[Array, "j s b"]:
-    """Whether each probe names the class of each level."""
+def names_right(
+    probes: Probe, latents: Float[Array, "b t d"], right: Bool[Array, "b j c"]
+) -> Bool[Array, "j s b"]:
+    """Whether each probe names a class that is right for each level."""
 
-    def one(probe: Probe, target: Array) -> Array:
-        return jnp.argmax(probe_logits(probe, latents), axis=-1) == target
+    def one(probe: Probe, right: Bool[Array, "b c"]) -> Bool[Array, " b"]:
+        named = jnp.argmax(probe_logits(probe, latents), axis=-1)
+        return jnp.take_along_axis(right, named[:, None], axis=1)[:, 0]
 
     over_seeds = jax.vmap(one, in_axes=(0, None))
-    return jax.vmap(over_seeds, in_axes=(0, 1))(probes, targets)
+    return jax.vmap(over_seeds, in_axes=(0, 1))(probes, right)
 
 
 def _score(
-    probes: Probe, latents: np.ndarray, targets: np.ndarray, levels: np.ndarray, config: ProbeConfig
+    probes: Probe, latents: np.ndarray, right: np.ndarray, levels: np.ndarray, config: ProbeConfig
 ) -> tuple[np.ndarray, np.ndarray]:
     """How many levels each probe reads right, and how many have its target."""
     correct = np.zeros(probes.look.shape[:2], np.int64)
     for first in range(0, len(levels), config.batch):
         rows = levels[first : first + config.batch]
         filled = np.resize(rows, config.batch)
-        right = _right(probes, _rows(latents, filled), jnp.asarray(targets[filled]))
-        correct += np.asarray(right)[:, :, : len(rows)].sum(axis=-1)
-    return correct, (targets[levels] != NONE).sum(axis=0)
+        found = names_right(probes, _rows(latents, filled), jnp.asarray(right[filled]))
+        correct += np.asarray(found)[:, :, : len(rows)].sum(axis=-1)
+    return correct, right[levels].any(axis=2).sum(axis=0)
 
 
 class ProbeSet(NamedTuple):

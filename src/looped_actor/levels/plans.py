@@ -1,16 +1,19 @@
-"""Plans as labels: the pushes of an optimal solution, and what a guess would score.
+"""Plans as labels: the pushes of optimal solutions, and what a guess would score.
 
 A push is one of 4 x boxes classes, `4 x box + direction`, boxes being numbered row by row where they stand
 in the state that is probed.
 """
 
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
-from jaxtyping import Int, UInt8
+from jaxtyping import Bool, Int, UInt8
 
 from looped_actor.levels import Solutions
-from looped_actor.solvers.boxoban import possible_pushes
+from looped_actor.processes import Progress, no_progress
+from looped_actor.solvers.boxoban import optimal_pushes, possible_pushes
+from looped_actor.solvers.status import DEFAULT_NODE_LIMIT
 
 NONE = -1
 """The solution has no such push."""
@@ -28,17 +31,47 @@ def push_targets(solutions: Solutions, pushes: Sequence[int]) -> Int[np.ndarray,
     return targets
 
 
-def guess_accuracy(cells: UInt8[np.ndarray, "n h w"], first_push: Int[np.ndarray, " n"]) -> float:
-    """How often a guess among the pushes that are possible is the next one, in expectation.
+def right_pushes(
+    cells: UInt8[np.ndarray, "n h w"],
+    targets: Int[np.ndarray, "n j"],
+    pushes: Sequence[int],
+    *,
+    node_limit: int = DEFAULT_NODE_LIMIT,
+    workers: int = 1,
+    progress: Progress = no_progress,
+) -> Bool[np.ndarray, "n j p"]:
+    """Which classes are right: those of any solution with the fewest moves, where the targets have one.
+
+    All solutions take longer to find than one. Where ten times the limit of one are not enough, its own
+    pushes alone are right.
+    """
+
+    def of(level: int) -> Bool[np.ndarray, "j p"]:
+        found = optimal_pushes(cells[level], max(pushes), node_limit=10 * node_limit)
+        own = targets[level][:, None] == np.arange(classes)
+        right = own if found is None else found[np.asarray(pushes) - 1]
+        return right & (targets[level] != NONE)[:, None]
+
+    classes = len(possible_pushes(cells[0]))
+    right = np.empty((*targets.shape, classes), np.bool_)
+    with ThreadPoolExecutor(workers) as threads:
+        for level, found in enumerate(threads.map(of, range(len(cells)))):
+            right[level] = found
+            progress(level + 1, len(cells))
+    return right
+
+
+def guess_accuracy(cells: UInt8[np.ndarray, "n h w"], right: Bool[np.ndarray, "n p"]) -> float:
+    """How often a guess among the pushes that are possible is a right one, in expectation.
 
     A push is possible if the player can walk to where it begins and the box has a free cell to go to.
-    Levels without a push are left out.
+    Levels without a right push are left out.
     """
     chances = []
-    for board, push in zip(cells, first_push, strict=True):
-        if push != NONE:
+    for board, pushes in zip(cells, right, strict=True):
+        if pushes.any():
             possible = possible_pushes(board)
-            chances.append(possible[push] / possible.sum())
+            chances.append((possible & pushes).sum() / possible.sum())
     if not chances:
         raise ValueError("no level has a push to guess")
     return float(np.mean(chances))

@@ -13,6 +13,7 @@ from looped_actor.games.boxoban import Cell
 from looped_actor.games.grid import check_sides
 from looped_actor.solvers.boxoban_board import pushes_kernel
 from looped_actor.solvers.boxoban_kernel import solve_kernel
+from looped_actor.solvers.boxoban_ways import ways_kernel
 from looped_actor.solvers.status import DEFAULT_NODE_LIMIT, SolveStatus
 
 
@@ -61,10 +62,27 @@ def possible_pushes(cells: UInt8[np.ndarray, "h w"]) -> Bool[np.ndarray, " p"]:
 
 def solve_cells(cells: UInt8[np.ndarray, "h w"], *, node_limit: int = DEFAULT_NODE_LIMIT) -> PackedSolution:
     """`solve` for a board as cell sums."""
+    _check(cells, node_limit)
+    status, moves, pushes, nodes = solve_kernel(cells, node_limit)
+    return PackedSolution(int(status), moves, pushes, int(nodes))
+
+
+def optimal_pushes(
+    cells: UInt8[np.ndarray, "h w"], count: int, *, node_limit: int = DEFAULT_NODE_LIMIT
+) -> Bool[np.ndarray, "count p"] | None:
+    """Which pushes, `4 x box + direction`, come first, second, ... in some solution with the fewest moves.
+
+    None where the search meets its limit, or there is no solution.
+    """
+    _check(cells, node_limit)
+    status, pushes = ways_kernel(cells, count, node_limit)
+    return pushes if status == SolveStatus.SOLVED.value else None
+
+
+def _check(cells: UInt8[np.ndarray, "h w"], node_limit: int) -> None:
+    """What a search can be asked for."""
     if node_limit < 1:
         raise ValueError(f"node_limit must be at least 1, not {node_limit}")
     check_sides(*cells.shape)  # cells are numbered in 16 bits
     if int(((cells & Cell.BOX) != 0).sum()) > 255:
         raise ValueError("more than 255 boxes")
-    status, moves, pushes, nodes = solve_kernel(cells, node_limit)
-    return PackedSolution(int(status), moves, pushes, int(nodes))

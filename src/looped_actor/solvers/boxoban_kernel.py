@@ -101,7 +101,7 @@ def _larger_states(states, count):
 
 
 @compiled
-def _all_at(places, boxes):
+def all_at(places, boxes):
     """Whether all boxes are at such places."""
     at = True
     for box in boxes:
@@ -110,15 +110,15 @@ def _all_at(places, boxes):
 
 
 @compiled
-def _mark(box_at, boxes, there):
+def mark(box_at, boxes, there):
     """Put all boxes onto the board, or take them off."""
     for box in boxes:
         box_at[box] = there
 
 
 @compiled
-def _with_moved(boxes, b, to, moved):
-    """All boxes after a push of one, sorted, so that equal positions are equal keys."""
+def with_moved(boxes, b, to, moved):
+    """All boxes after a push of one, sorted, so that equal positions are equal keys; and its new place."""
     moved[:] = boxes
     at = b
     while at + 1 < boxes.shape[0] and moved[at + 1] < to:
@@ -128,6 +128,7 @@ def _with_moved(boxes, b, to, moved):
         moved[at] = moved[at - 1]
         at -= 1
     moved[at] = to
+    return at
 
 
 @compiled
@@ -140,7 +141,7 @@ def _expanded(board, room, bits, state, node_limit, states, count, queue, entrie
             to, behind = board.neighbours[box, direction], board.neighbours[box, (direction + 2) % 4]
             if to < 0 or behind < 0 or walked[behind] < 0 or box_at[to] or not board.live[to]:
                 continue
-            _with_moved(boxes, b, to, moved)
+            with_moved(boxes, b, to, moved)
             cost, pushes = states.cost[state] + walked[behind] + 1, states.pushes[state] + 1
             pack(moved, box, bits, key)
             slot = find(states.table, states.keys, key)
@@ -206,26 +207,54 @@ def _begun(board, room, bits, words, start_player):
 
 
 @compiled
-def _search(board, start_boxes, start_player, node_limit):
+def board_of(cells):
+    """What does not change on a board."""
+    flat = cells.ravel()
+    neighbours, targets = neighbours_of(cells), np.flatnonzero(flat & _TARGET)
+    distances = push_distances(neighbours, targets)
+    return _Board(neighbours, distances, (flat & _TARGET) != 0, (distances != UNREACHABLE).sum(axis=0) > 0)
+
+
+@compiled
+def room_of(cells):
+    """Arrays for a search on a board, and the boxes at its start."""
+    flat = cells.ravel()
+    boxes, size = np.flatnonzero(flat & _BOX), flat.shape[0]
+    return _Room(
+        boxes,
+        np.empty(boxes.shape[0], np.int64),
+        np.empty(_words(size, boxes.shape[0]), np.uint64),
+        np.empty(1 << min(boxes.shape[0], MOST_ASSIGNED), np.int64),
+        np.zeros(size, np.bool_),
+        np.zeros(size, np.bool_),
+        np.empty(size, np.int16),
+        np.empty(size, np.int16),
+    )
+
+
+@compiled
+def bits_of(cells):
+    """In which a cell's number is kept."""
+    return 8 if cells <= 256 else 16
+
+
+@compiled
+def _words(cells, boxes):
+    """Of a key."""
+    bits = bits_of(cells)
+    return (boxes + 1 + 64 // bits - 1) // (64 // bits)
+
+
+@compiled
+def search(board, room, start_player, node_limit, all_ways):
     """A*. Returns the status, the states, and of each its parent and the push (cell x 4 + direction).
 
     Costs are moves, then pushes. The queue is ordered by moves alone, so a state can be reached again with as
     many moves and fewer pushes after it was looked at; and of solved states the first need not be the best.
+    With `all_ways` every state of every solution with the fewest moves is looked at, whatever its pushes.
     """
-    cells, boxes_count = board.neighbours.shape[0], start_boxes.shape[0]
-    bits = 8 if cells <= 256 else 16
-    words = (boxes_count + 1 + 64 // bits - 1) // (64 // bits)
-    room = _Room(
-        np.sort(start_boxes),
-        np.empty(boxes_count, np.int64),
-        np.empty(words, np.uint64),
-        np.empty(1 << min(boxes_count, MOST_ASSIGNED), np.int64),
-        np.zeros(cells, np.bool_),
-        np.zeros(cells, np.bool_),
-        np.empty(cells, np.int16),
-        np.empty(cells, np.int16),
-    )
-    states, queue, total = _begun(board, room, bits, words, start_player)
+    bits = bits_of(board.neighbours.shape[0])
+    states, queue, total = _begun(board, room, bits, room.key.shape[0], start_player)
     count = entries = 1 if total < UNREACHABLE else 0
     goal, within = -1, True
     while within and total < queue.bucket.shape[0]:
@@ -242,19 +271,21 @@ def _search(board, start_boxes, start_player, node_limit):
         states.closed[state] = True
         # Once a solution is known, only pushes without a step between them can lead to another as short:
         # as many as the estimate, which is what the total leaves.
-        if goal >= 0 and states.pushes[state] + total - states.cost[state] >= states.pushes[goal]:
+        fewest = goal >= 0 and not all_ways
+        if fewest and states.pushes[state] + total - states.cost[state] >= states.pushes[goal]:
             continue
         player = unpack(states.keys[state], bits, room.boxes)
-        if _all_at(board.is_target, room.boxes):
+        if all_at(board.is_target, room.boxes):
             goal = state
             continue
-        _mark(room.box_at, room.boxes, True)
+        mark(room.box_at, room.boxes, True)
         walk(player, room.box_at, board.neighbours, room.walked, room.queue)
         states, count, queue, entries, within = _expanded(
             board, room, bits, state, node_limit, states, count, queue, entries
         )
-        _mark(room.box_at, room.boxes, False)
-    status = 0 if goal >= 0 else (1 if within else 2)
+        mark(room.box_at, room.boxes, False)
+    solved = goal >= 0 and (within or not all_ways)
+    status = 0 if solved else (1 if within else 2)
     return status, goal, count, states
 
 
@@ -262,15 +293,10 @@ def _search(board, start_boxes, start_player, node_limit):
 def solve_kernel(cells, node_limit):
     """Status, moves, pushes as (box, direction), and states stored."""
     flat = cells.ravel()
-    neighbours = neighbours_of(cells)
-    start_boxes = np.flatnonzero(flat & _BOX)
-    player = np.flatnonzero(flat & _PLAYER)[0]
-    targets = np.flatnonzero(flat & _TARGET)
-    is_target = (flat & _TARGET) != 0
-    distances = push_distances(neighbours, targets)
-    live = (distances != UNREACHABLE).sum(axis=0) > 0
-    board = _Board(neighbours, distances, is_target, live)
-    status, goal, count, states = _search(board, start_boxes, player, node_limit)
+    start_boxes, player = np.flatnonzero(flat & _BOX), np.flatnonzero(flat & _PLAYER)[0]
+    board = board_of(cells)
+    neighbours = board.neighbours
+    status, goal, count, states = search(board, room_of(cells), player, node_limit, False)
     if status != 0:
         return status, np.empty(0, np.uint8), np.empty((0, 2), np.uint8), count
     parent, push, cost = states.parent, states.push, states.cost
