@@ -18,6 +18,7 @@ from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
 from looped_actor.offline import collection, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.graded import GRADED, graded_task, pressed
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
 from looped_actor.runs.folder import begin_run
 from looped_actor.runs.kinds import run_of
@@ -125,6 +126,44 @@ def test_every_task_begins_and_steps_and_depends_on_its_seed_alone(world):
     assert len({tuple(seen) for seen in again.values()}) == len(TASKS)
 
 
+@pytest.mark.parametrize("world", GRADED)
+def test_goals_by_distance_begin_and_depend_on_their_seed_alone(world):
+    arena, again = Arena(world), {}
+    for name, seed in [*itertools.product(GRADED[world], [1, 2])] * 2:
+        seen = np.concatenate(arena.begin(name, seed))
+        np.testing.assert_array_equal(again.setdefault((name, seed), seen), seen)
+        assert not arena.step(np.zeros(ACTIONS)).success
+    assert len({tuple(seen) for seen in again.values()}) == len(again)
+    with pytest.raises(ValueError, match="has no goal '99 presses' by distance"):
+        arena.begin("99 presses", 0)
+
+
+def test_as_many_presses_are_needed_as_a_goal_by_distance_says():
+    """No other set of buttons makes the same lights, and no button is worth pressing twice."""
+    start = np.array([0, 1, 1, 0, 0, 1, 0, 1, 0])
+    sets = [s for size in range(10) for s in itertools.combinations(range(9), size)]
+    made = {pressed(start, np.array(s, int)).tobytes(): len(s) for s in sets}
+    assert len(made) == 512
+    for presses, name in enumerate(GRADED["puzzle-3x3"], 1):
+        for seed in range(20):
+            task = graded_task("puzzle-3x3", name, seed)
+            change = task["init_button_states"] ^ task["goal_button_states"] ^ start
+            assert made[change.tobytes()] == presses
+
+
+def test_cubes_of_goals_by_distance_lie_where_they_should():
+    for name, seed in [(name, seed) for name in GRADED["cube-double"] for seed in range(50)]:
+        task = graded_task("cube-double", name, seed)
+        (one, other), (goal, stays) = task["init_xyzs"], task["goal_xyzs"]
+        np.testing.assert_array_equal(other, stays)
+        assert np.linalg.norm(one - other) > 0.08
+        if name == "on the other":
+            np.testing.assert_allclose(goal - other, [0, 0, 0.04])
+        else:
+            assert np.linalg.norm(goal - one) == pytest.approx(int(name[:2]) / 100)
+            assert np.linalg.norm(goal - other) > 0.08
+
+
 def player(**options):
     config = tiny("puzzle-3x3", "looped")
     actor = run_of(config).nets.actor(nnx.Rngs(0))
@@ -169,7 +208,8 @@ def test_a_worker_that_dies_is_told_of():
     ("options", "message"),
     [
         ({"episodes": 0}, "at least 1"),
-        ({"tasks": (6,)}, "one of \\[1, 2, 3, 4, 5\\]"),
+        ({"tasks": (6,)}, "one of \\[1, 2, 3, 4, 5, '1 press'"),
+        ({"tasks": ("8 presses",)}, "one of \\[1, 2, 3, 4, 5, '1 press'"),
         ({"rows": 1000, "workers": 2}, "128 at most"),
     ],
 )
@@ -201,6 +241,9 @@ def test_a_policy_is_trained_and_evaluated_by_commands(world, arm, data, tmp_pat
         assert (facts["task"], facts["arm"]) == (world, arm)
         assert facts["by_task"].keys() == at_end["by_task"].keys()
         assert facts["baselines"]["random"]["episodes"] == 5
+    if (world, arm) == ("cube-double", "looped"):
+        command(monkeypatch, "eval", str(folder), "--count", "1", "--graded", "--json")
+        assert tuple(json.loads(capsys.readouterr().out)["by_task"]) == GRADED[world]
 
 
 def test_a_film_shows_the_loops(data, tmp_path):

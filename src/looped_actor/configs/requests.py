@@ -35,6 +35,8 @@ class EvaluationRequest(HaltingChange):
     """Also evaluate a random policy, and on puzzles a greedy one, which is slow."""
     tasks: tuple[int, ...] = (1, 2, 3, 4, 5)
     """Robots: which of the world's five tasks."""
+    graded: bool = False
+    """Robots: goals by distance instead, puzzle-3x3 and cube-double: how near a policy is to the tasks."""
     workers: int | None = None
     """Robots: processes that step MuJoCo. Default: one per core."""
 

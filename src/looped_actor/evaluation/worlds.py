@@ -35,6 +35,7 @@ from looped_actor.loop import (
     Thought,
 )
 from looped_actor.models import GoalObservation
+from looped_actor.offline.graded import GRADED
 from looped_actor.offline.ogbench import ACTIONS, TASKS, Arena, episode_seed
 from looped_actor.processes import Progress, default_workers, end_with_parent, no_progress
 
@@ -45,7 +46,7 @@ MOST_ROWS = 64
 class WorldEpisode(NamedTuple):
     """One episode, played to its end."""
 
-    task: int
+    task: int | str
     number: int
     success: bool
     loops: list[int]
@@ -71,7 +72,7 @@ class WorldPlayer:
       definition: the net without its weights.
       episodes: of each task.
       seed: of the episodes' starts.
-      tasks: which of the five.
+      tasks: which of the five, or goals by distance, by their names.
       halting: replaces the rule that the net was trained with.
       acting: how decisions are computed.
       rows: episodes at play side by side.
@@ -84,7 +85,7 @@ class WorldPlayer:
     definition: nnx.GraphDef
     episodes: int
     seed: int = 0
-    tasks: tuple[int, ...] = TASKS
+    tasks: tuple[int | str, ...] = TASKS
     halting: HaltingRule | None = None
     acting: Acting = field(default_factory=Streaming)
     rows: int = 16
@@ -97,8 +98,9 @@ class WorldPlayer:
         workers = self.workers or default_workers()
         if self.rows > MOST_ROWS * workers:
             raise ValueError(f"rows is {self.rows}; {workers} workers play {MOST_ROWS * workers} at most")
-        if not self.tasks or not set(self.tasks) <= set(TASKS):
-            raise ValueError(f"tasks are {list(self.tasks)}; each must be one of {list(TASKS)}")
+        known = [*TASKS, *GRADED.get(self.world, ())]
+        if not self.tasks or not set(self.tasks) <= set(known):
+            raise ValueError(f"tasks are {list(self.tasks)}; each must be one of {known}")
 
     def play(self, weights: Weights, progress: Progress = no_progress) -> WorldsPlayed:
         """All episodes, ordered by task and number."""
@@ -192,7 +194,7 @@ class _Rows:
         self.numbers, self.workers = numbers, [workers[n] for n in numbers]
         self.alive = np.zeros(len(numbers), bool)
         self.memory: Memory | None = None
-        self._episode: list[tuple[int, int]] = [(0, 0)] * len(numbers)
+        self._episode: list[tuple[int | str, int]] = [(0, 0)] * len(numbers)
         self._thoughts: list[list[tuple[int, int]]] = [[] for _ in numbers]  # loops, and why they stopped
 
     @property
@@ -203,13 +205,13 @@ class _Rows:
     def observation(self) -> GoalObservation:
         return GoalObservation(jnp.asarray(self.states), jnp.asarray(self.goals))
 
-    def begin(self, queue: Iterator[tuple[int, int]], seed: int) -> None:
+    def begin(self, queue: Iterator[tuple[int | str, int]], seed: int) -> None:
         """Begin an episode in every row; what they see is there after `receive`."""
         self._waiting = []
         for row in range(len(self.numbers)):
             self._begin(row, queue, seed)
 
-    def _begin(self, row: int, queue: Iterator[tuple[int, int]], seed: int) -> None:
+    def _begin(self, row: int, queue: Iterator[tuple[int | str, int]], seed: int) -> None:
         episode = next(queue, None)
         self.alive[row] = episode is not None
         if episode is None:
@@ -228,7 +230,7 @@ class _Rows:
             self._waiting.append(int(row))
 
     def receive(
-        self, queue: Iterator[tuple[int, int]], seed: int, time_limit: int | None
+        self, queue: Iterator[tuple[int | str, int]], seed: int, time_limit: int | None
     ) -> list[WorldEpisode]:
         """Take what the workers saw. Rows whose episode ended begin another; what ended is returned."""
         ended, over = [], np.zeros(len(self.numbers), bool)
@@ -325,7 +327,7 @@ def world_summary(played: WorldsPlayed, most_loops: int) -> dict[str, Any]:
         np.concatenate([getattr(e, name) for e in played.episodes]) for name in ("loops", "stops")
     )
     histogram = np.bincount(loops, minlength=most_loops + 1)[1:]
-    tasks = sorted({episode.task for episode in played.episodes})
+    tasks = list(dict.fromkeys(episode.task for episode in played.episodes))
     by_task = {str(task): _facts([e for e in played.episodes if e.task == task]) for task in tasks}
     return _facts(played.episodes) | {
         # As OGBench reports it: the mean over tasks.

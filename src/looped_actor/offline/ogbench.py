@@ -11,6 +11,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Float
 
+from looped_actor.offline.graded import graded_task
+
 WORLDS = ("cube-double", "cube-triple", "puzzle-3x3", "scene")
 ACTIONS = 5
 """Scalars of an action: a move, a turn, and the gripper, each from -1 to 1."""
@@ -62,11 +64,13 @@ class Step:
 class Arena:
     """A world in which one episode after the other is played towards the goals of its tasks.
 
+    A task is one of OGBench's, by its number, or a goal by distance, by its name (`graded.GRADED`).
+
     Everything random in an episode comes from its seed: it does not matter what was played before.
     """
 
     def __init__(self, world: str, *, pictures: bool = False, **options: Any):
-        self._world = make_world(world, pictures=pictures, **options)
+        self._name, self._world = world, make_world(world, pictures=pictures, **options)
         # A goal is shaken by a few random actions. OGBench draws them from a space that it makes anew, and
         # unseeded, at each access: give it one that stays, and can be seeded.
         inner = self._world.unwrapped
@@ -74,10 +78,12 @@ class Arena:
         inner.__class__ = type(kind.__name__, (kind,), {"action_space": self._actions})
         self.time_limit: int = self._world.spec.max_episode_steps
 
-    def begin(self, task: int, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+    def begin(self, task: int | str, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
         """The first state of an episode, and its goal."""
         self._actions.seed(seed)
-        state, about = self._world.reset(seed=seed, options={"task_id": task, "render_goal": False})
+        graded = isinstance(task, str)
+        asked = {"task_info": graded_task(self._name, task, seed)} if graded else {"task_id": task}
+        state, about = self._world.reset(seed=seed, options={**asked, "render_goal": False})
         quality = self._world.unwrapped.model.vis.quality
         quality.shadowsize, quality.offsamples = 0, 0  # in software these make a picture ten times slower
         return state.astype(np.float32), about["goal"].astype(np.float32)
@@ -96,6 +102,7 @@ class Arena:
         return self._world.unwrapped.task_infos[task - 1]["task_name"]
 
 
-def episode_seed(*address: int) -> int:
+def episode_seed(*address: int | str) -> int:
     """A seed for an episode, by its address: none is used twice."""
-    return int(np.random.SeedSequence(address).generate_state(1)[0])
+    numbers = [int.from_bytes(part.encode()) if isinstance(part, str) else part for part in address]
+    return int(np.random.SeedSequence(numbers).generate_state(1)[0])

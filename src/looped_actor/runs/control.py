@@ -25,6 +25,7 @@ from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
 from looped_actor.models.cost import PASSES_OF_AN_UPDATE, count_parameters, fastest
 from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.graded import GRADED
 from looped_actor.offline.ogbench import dataset_name
 from looped_actor.processes import Progress, default_workers, no_progress
 from looped_actor.runs.base import Counted, Estimate, Planned, Program, Run
@@ -205,7 +206,10 @@ class ControlRun(Run):
             if getattr(request, option) is not None:
                 raise ValueError(f"{self.config.task} has no {option}: leave --{option} out")
         halting = policy.rule(request)
-        asked: Any = {"tasks": request.tasks, "workers": request.workers, "halting": halting}
+        if request.graded and self.config.task not in GRADED:
+            raise ValueError(f"{self.config.task} has no goals by distance; {' and '.join(GRADED)} have")
+        tasks = GRADED[self.config.task] if request.graded else request.tasks
+        asked: Any = {"tasks": tasks, "workers": request.workers, "halting": halting}
         asked["starting"] = policy.starting
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
         try:

@@ -217,9 +217,9 @@ def played_facts(
     policy: Policy, env: Any, request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """What a policy achieves in an environment, as facts that JSON can hold."""
-    for option in ("levels", "solutions", "baselines"):
+    for option in ("levels", "solutions", "baselines", "graded"):
         if getattr(request, option):
-            raise ValueError(f"{option} are for puzzles and OGBench's worlds: leave --{option} out")
+            raise ValueError(f"--{option} is for puzzles and OGBench's worlds: leave it out")
     episodes = request.count or getattr(policy.config, "episodes", 256)
     acting, halting = policy.config.acting, policy.rule(request)
     play = episodes_of(policy, env, episodes, mesh, halting=halting, acting=acting)
