@@ -102,10 +102,15 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
     if len({some.shape[1:] for some in cells}) > 1 or len(np.unique(np.concatenate(boxes))) > 1:
         raise ValueError("all levels that are probed must be of one size and have as many boxes")
     boards, classes = np.concatenate(cells), np.concatenate(targets)
-    with stage("finding all shortest solutions") as progress:
-        options: Any = {"node_limit": request.node_limit, "workers": request.workers or default_workers()}
-        right = right_pushes(boards, classes, request.pushes, progress=progress, **options)
-    return _Plans(boards, classes, right)
+    # Checkpoints of one kind are mostly probed on the same boards: their ways are searched for once.
+    about = {"boards": hashlib.sha256(boards.tobytes()).hexdigest(), "pushes": request.pushes}
+    path = parts_of(out, "probes") / f"{key_of({**about, 'node_limit': request.node_limit})}.right"
+    if not path.is_file():
+        with stage("finding all shortest solutions") as progress:
+            options: Any = {"node_limit": request.node_limit, "workers": request.workers or default_workers()}
+            right = right_pushes(boards, classes, request.pushes, progress=progress, **options)
+        write_whole(path, safetensors.numpy.save({"right": right}))
+    return _Plans(boards, classes, safetensors.numpy.load_file(path)["right"])
 
 
 def _recorded(
