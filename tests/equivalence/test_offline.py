@@ -25,8 +25,8 @@ from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.models import GoalObservation
 from looped_actor.offline import GoalSampling, from_ogbench
 from looped_actor.runs.kinds import run_of
-from looped_actor.training import gciql_trainer
-from looped_actor.training.checkpoint import named_leaves
+from looped_actor.training import Judges, gciql_trainer
+from looped_actor.weights import named_leaves
 
 CONFIG = replaced(
     preset("cube-double", "micro"),
@@ -77,6 +77,31 @@ def test_data_on_disk_teaches_what_data_on_the_devices_does(x64):
     one, _ = on_device.iterate(one)
     mapped.collector._ahead.clear()  # as after a resumption
     assert_close(one, mapped.iterate(other)[0])
+
+
+@pytest.mark.parametrize("arm", ["mlp", "looped"])
+def test_an_actor_from_critics_that_are_given_learns_as_beside_them(x64, arm):
+    """The first update from the same critics, batch and actor; beyond it critics that learn move on."""
+    unclipped = replace(CONFIG.gciql, updates_per_iteration=1, max_gradient_norm=1e9)
+    nets, mesh = run_of(replace(CONFIG, arm=arm)).nets, all_devices(1)
+
+    def learned(**options):
+        own = gciql_trainer(unclipped, GoalSampling(), dataset(), nets, 1, mesh, dtype=jnp.float64, **options)
+        begun = own.begin(0)
+        return begun, *own.iterate(begun)
+
+    begun, together, metrics = learned()
+    before = begun.learner.parameters
+    same, alone, alone_metrics = learned(given=Judges(before.value, before.critics))
+    assert_close(same, begun)
+    assert_close(alone.learner.parameters.actor, together.learner.parameters.actor)
+    assert_close(alone_metrics.actor, metrics.actor)
+    assert (alone_metrics.value, alone_metrics.critics) == (None, None)
+    for name in ("value", "critics"):
+        after = named_leaves(getattr(alone.learner.parameters, name))
+        for leaf, was in named_leaves(getattr(before, name)).items():
+            np.testing.assert_array_equal(after[leaf], was)
+    assert relative(*(jax.tree.leaves(s.learner.parameters.critics)[0] for s in (together, alone))) > 1e-6
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,8 @@ from looped_actor.devices import all_devices
 from looped_actor.models import GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.offline import Dataset, EpisodeIndex, GoalSampling
 from looped_actor.training import Nets, gciql_trainer
-from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import as_numbers
+from looped_actor.weights import named_leaves
 
 SIZE, ACTIONS, HIDDEN = 9, 5, (32, 32)
 BUILD = Nets(

@@ -14,16 +14,17 @@ from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
+from looped_actor.evaluation.values import value_facts
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
-from looped_actor.offline import collection, open_dataset
+from looped_actor.offline import collection, from_ogbench, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.graded import GRADED, graded_task, pressed
+from looped_actor.offline.graded import GRADED, graded_task, pressed, subtasks_left
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
-from looped_actor.runs.folder import begin_run
+from looped_actor.runs.folder import begin_run, read_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, Schedule, fit
-from looped_actor.training.checkpoint import named_leaves
+from looped_actor.weights import named_leaves
 from tiny import WORLD_CHANGES
 
 ogbench = pytest.importorskip("ogbench")
@@ -291,6 +292,62 @@ def test_an_interrupted_run_ends_as_one_that_was_not(data, tmp_path):
     assert rows_again == rows
     for name, leaf in named_leaves(whole).items():
         np.testing.assert_array_equal(leaf, named_leaves(again)[name], err_msg=name)
+
+
+def test_actors_learn_from_the_critics_of_another_run(data, tmp_path, monkeypatch, capsys):
+    settings = [f"{name}={json.dumps(value)}" for name, value in WORLD_CHANGES.items()]
+    given = ["--data", str(data["puzzle-3x3"]), "--devices", "1", "--set", *settings]
+    first, second = tmp_path / "first", tmp_path / "second"
+    command(monkeypatch, "train", "puzzle-3x3", "--arm", "mlp", "--out", str(first), *given)
+    facts = json.loads((first / "evaluations" / "000000000020.json").read_text())["value"]
+    assert -1 <= facts["steps_correlation"] <= 1
+    assert sum(group["pairs"] for group in facts["by_steps"].values()) == facts["pairs"]
+    from_them = ["train", "puzzle-3x3", "--arm", "iso-params", "--critics", str(first), "--out", str(second)]
+    command(monkeypatch, *from_them, *given)
+    capsys.readouterr()
+    assert (second / "critics.safetensors").read_bytes() == (first / "critics.safetensors").read_bytes()
+    head = (second / "metrics.csv").read_text().splitlines()[0]
+    assert "behaviour_loss" in head
+    assert "critic_loss" not in head
+    assert "value" not in json.loads((second / "evaluations" / "000000000020.json").read_text())
+    (first / "critics.safetensors").unlink()  # a run has its own copy
+    resumed = run_of(read_run(second), second, all_devices(1))
+    assert resumed.trainer.learner.net.given is not None
+    for before, after, message in [
+        (first, tmp_path / "a", "there is no critics.safetensors in it"),
+        (second, tmp_path / "b", "must be \\(16,\\)"),
+    ]:
+        wrong = tiny("puzzle-3x3", critics=str(before), gciql__hidden=[16])
+        with pytest.raises(ValueError, match=message):
+            begin_run(replaced(wrong, {"data.train": str(data["puzzle-3x3"])}), after)
+    (second / "critics.safetensors").write_bytes((second / "policy" / "policy.safetensors").read_bytes())
+    with pytest.raises(ValueError, match="these are not the critics that the run began with"):
+        _ = run_of(read_run(second), second, all_devices(1)).trainer
+
+
+def test_a_value_that_knows_the_way_is_told_from_one_that_does_not():
+    """Of states that say when they are, on data of ten episodes."""
+    rows = np.arange(1000)
+    states = np.zeros((1000, 37), np.float32)
+    states[:, 0] = rows
+    index = {"observations": states, "actions": np.zeros((1000, 5), np.float32), "valids": rows % 100 < 99}
+    made = from_ogbench(index)
+    knows = value_facts(lambda s, g: s[:, 0] - g[:, 0], made, "scene")
+    assert knows["steps_correlation"] == pytest.approx(-1)
+    assert list(knows["by_steps"]) == ["1 - 5", "6 - 20", "21 - 50", "51 - 100"]
+    assert knows["by_steps"]["1 - 5"]["value"] == pytest.approx(-3, abs=0.3)
+    assert value_facts(lambda s, g: 0 * s[:, 0], made, "scene")["steps_correlation"] is None
+    assert "by_subtasks" not in knows
+
+
+@pytest.mark.parametrize("world", GRADED)
+def test_subtasks_are_counted_in_states(world):
+    arena = Arena(world)
+    for number, name in enumerate(GRADED[world], 1):
+        state, goal = arena.begin(name, number)
+        expected = number if world == "puzzle-3x3" else 1
+        assert subtasks_left(world, state[None], goal[None]).tolist() == [expected]
+        assert subtasks_left(world, goal[None], goal[None]).tolist() == [0]
 
 
 def test_data_of_another_world_is_refused(data, tmp_path):

@@ -10,8 +10,8 @@ from looped_actor.levels import starter_bank
 from looped_actor.offline import from_ogbench
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import gciql_trainer, ppo_trainer
-from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import as_numbers
+from looped_actor.weights import named_leaves
 from tiny import WORLD_CHANGES, tiny
 
 jax.config.update("jax_enable_x64", True)

@@ -47,6 +47,8 @@ class RunOptions(CodeOptions):
     Default: the preset's, or generated."""
     data: pathlib.Path | None = None
     """Robots: a dataset in OGBench's format, with its -val beside it. Default: the preset's, or collected."""
+    critics: pathlib.Path | None = None
+    """Robots: a finished run whose value and critics the actor learns from. Default: its own."""
     config: pathlib.Path | None = None
     """A config.json to start from, instead of a preset."""
     change: Changes = ()
@@ -58,11 +60,12 @@ class RunOptions(CodeOptions):
         from looped_actor.codec import replaced
 
         chosen: Any = self._begun_from
-        for option, value, field in (("--levels", self.levels, "levels"), ("--data", self.data, "data")):
-            if value is not None and not hasattr(chosen, field):
-                raise ValueError(f"{chosen.task} does not learn from {field}: leave {option} out")
-        data = self.data and str(self.data)
-        given = {"arm": self.arm, "seed": self.seed, "total_steps": self.steps, "data.train": data}
+        for field in ("levels", "data", "critics"):
+            if getattr(self, field) is not None and not hasattr(chosen, field):
+                raise ValueError(f"{chosen.task} does not learn from {field}: leave --{field} out")
+        data, critics = (path and str(path) for path in (self.data, self.critics))
+        given = {"arm": self.arm, "seed": self.seed, "total_steps": self.steps}
+        given |= {"data.train": data, "critics": critics}
         changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         chosen = replaced(chosen, changes | changes_of(self.change))
         return _with_banks(chosen, self.levels) if self.levels else chosen

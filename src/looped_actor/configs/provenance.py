@@ -34,3 +34,5 @@ class _Provenance:
     held_out: str
     valid: str = ""
     """Empty where a run has no such levels, as none had in older versions."""
+    critics: str = ""
+    """Of the value and critics that it was given, if any."""

@@ -318,6 +318,8 @@ class OfflineConfig(PaperConfig):
     data: DataConfig = field(default_factory=DataConfig)
     gciql: GCIQLConfig = field(default_factory=GCIQLConfig)
     goals: GoalSampling = field(default_factory=GoalSampling)
+    critics: str = ""
+    """The run whose value and critics the actor learns from. Empty: they are learned together with it."""
     mlp: tuple[int, ...] = (512, 512, 512)
     """Layers of the actor of the arm mlp."""
     paired: bool | None = None

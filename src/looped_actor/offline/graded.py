@@ -3,10 +3,11 @@
 Each episode has a start and a goal of its own, drawn from its seed.
 """
 
+import functools
 from typing import Any
 
 import numpy as np
-from jaxtyping import Int
+from jaxtyping import Float, Int
 
 GRADED = {
     "cube-double": ("08 cm aside", "25 cm aside", "on the other"),
@@ -18,7 +19,9 @@ SIDE = 3
 TABLE = np.array([[0.35, -0.2], [0.5, 0.2]])
 """Between which corners OGBench's tasks put cubes, in metres."""
 CUBE = 0.04
-"""A cube's side."""
+"""A cube's side, and how near it must be to where it should be."""
+ARM, SCALE = 19, 10
+"""Of a state: numbers about the arm, which come first, and units to a metre."""
 
 
 def graded_task(world: str, name: str, seed: int) -> dict[str, Any]:
@@ -75,3 +78,32 @@ def _cubes(name: str, chance: np.random.Generator) -> tuple[np.ndarray, np.ndarr
         on_table = (goal[0, :2] >= low).all() and (goal[0, :2] <= high).all()
         if on_table and np.linalg.norm(places - other, axis=1).min() > 2 * CUBE:
             return start, goal
+
+
+def subtasks_left(
+    world: str, states: Float[np.ndarray, "n s"], goals: Float[np.ndarray, "n s"]
+) -> Int[np.ndarray, " n"] | None:
+    """How many presses, or cubes that are not where they should be, lie between states and goals.
+
+    None for the worlds of which that is not known.
+    """
+    if world not in GRADED:
+        return None
+    things = 2 if world == "cube-double" else SIDE**2
+    both = [np.asarray(some)[:, ARM:].reshape(len(some), things, -1) for some in (states, goals)]
+    if world == "cube-double":
+        apart = np.linalg.norm(both[0][..., :3] - both[1][..., :3], axis=-1) / SCALE
+        return (apart > CUBE).sum(axis=1)
+    change = both[0][..., 1].astype(int) ^ both[1][..., 1].astype(int)
+    return _presses()[change @ 2 ** np.arange(SIDE**2)]
+
+
+@functools.cache
+def _presses() -> Int[np.ndarray, " m"]:
+    """How many buttons make a change of lights, by its bits."""
+    needed = np.empty(2**SIDE**2, int)
+    for buttons in range(len(needed)):
+        chosen = np.flatnonzero(buttons >> np.arange(SIDE**2) & 1)
+        change = pressed(np.zeros(SIDE**2, int), chosen)
+        needed[change @ 2 ** np.arange(SIDE**2)] = len(chosen)
+    return needed

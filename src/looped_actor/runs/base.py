@@ -228,6 +228,9 @@ class Run(abc.ABC):
         """The same about the last state, on what was kept for it; None where nothing was."""
         return None
 
+    def keep(self, state: Any) -> None:  # noqa: B027
+        """Write what was learned beside the policy, if there is such."""
+
     @abc.abstractmethod
     def play(
         self, policy: "Policy", request: EvaluationRequest, progress: Progress = no_progress

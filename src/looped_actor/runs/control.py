@@ -18,8 +18,9 @@ from looped_actor.configs.provenance import SPLITS, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import OfflineConfig
 from looped_actor.devices import all_devices, on_one_device
+from looped_actor.evaluation.values import value_facts
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
-from looped_actor.files import file_checksum
+from looped_actor.files import file_checksum, write_whole
 from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
 from looped_actor.models.cost import PASSES_OF_AN_UPDATE, count_parameters, fastest
@@ -30,7 +31,8 @@ from looped_actor.offline.ogbench import dataset_name
 from looped_actor.processes import Progress, default_workers, no_progress
 from looped_actor.runs.base import Counted, Estimate, Planned, Program, Run
 from looped_actor.runs.policy import Policy
-from looped_actor.training import Nets, OfflineState, Trainer, gciql_trainer
+from looped_actor.training import Judges, Nets, OfflineState, Trainer, gciql_trainer
+from looped_actor.weights import fitted, read_weights, write_weights
 
 DATA_FOLDER = "data"
 HELD_OUT_EXAMPLES = 2048
@@ -39,6 +41,10 @@ TYPICAL_TRANSITIONS = 1_000_000
 """Size of OGBench's datasets; cube-triple's has three times as many."""
 VALUE_PASSES, CRITIC_PASSES = 4, 6
 """Forward passes of GCIQL's value and critics: learning, next states, targets, and the actor's gradient."""
+ACTOR_PASSES = 3
+"""Of the critics, for the actor's gradient alone."""
+CRITICS_FILE = "critics.safetensors"
+CRITICS_FORMAT = "looped-actor critics 1"
 
 
 @dataclass(frozen=True)
@@ -84,6 +90,10 @@ class ControlRun(Run):
             if not self.data_path("train").exists():
                 collect(self.recipe, self.material, workers=default_workers(), progress=progress)
         sums = {split: _checksum(self.data_path(split)) for split in SPLITS}
+        if self.config.critics:
+            _ = self._given  # whatever is wrong with them is said before the run begins
+            write_whole(self.folder / CRITICS_FILE, self._critics_path.read_bytes())
+            sums["critics"] = _checksum(self.folder / CRITICS_FILE)
         for split in SPLITS:
             self.data(split)  # whatever is wrong with it is said before the run begins
         return sums
@@ -117,6 +127,40 @@ class ControlRun(Run):
             critics=lambda rngs: TwinGoalCritics(shape.size, shape.actions, hidden, rngs=rngs),
             actor=self.build,
         )
+
+    @property
+    def _critics_path(self) -> pathlib.Path:
+        """Of what is given: the run's own copy, once it is begun."""
+        own, given = self.folder / CRITICS_FILE, pathlib.Path(self.config.critics, CRITICS_FILE)
+        return own if own.is_file() else given
+
+    @cached_property
+    def _given(self) -> Judges | None:
+        """Value and critics of another run, if this one learns from such."""
+        if not self.config.critics:
+            return None
+        path, expected = self._critics_path, read_provenance(self.folder).get("critics")
+        if not path.is_file():
+            raise ValueError(
+                f"{self.config.critics}: there is no {CRITICS_FILE} in it; a run on {self.config.task} that "
+                "learns its critics writes it when it ends"
+            )
+        if expected and _checksum(path) != expected:
+            raise ValueError(f"{path}: these are not the critics that the run began with")
+        return fitted(self._judges_like, read_weights(path, CRITICS_FORMAT), path)
+
+    @property
+    def _judges_like(self) -> Judges:
+        """Value and critics as shapes."""
+        nets = self.nets
+        built = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in (nets.value, nets.critics))
+        return Judges(*(nnx.state(net, nnx.Param) for net in built))
+
+    def keep(self, state: OfflineState) -> None:
+        """Write value and critics, for actors of other arms to learn from."""
+        if not self.config.critics:
+            learned = state.learner.parameters
+            write_weights(Judges(learned.value, learned.critics), self.folder / CRITICS_FILE, CRITICS_FORMAT)
 
     @property
     def trainer(self) -> Trainer:
@@ -154,7 +198,8 @@ class ControlRun(Run):
         config, mesh = self.config, self.mesh
         assert mesh is not None
         given = config.gciql, config.goals, data, self.nets, config.iterations, mesh
-        return gciql_trainer(*given, mapped=config.data.mapped, dtype=self.dtype)
+        options: Any = {"mapped": config.data.mapped, "dtype": self.dtype, "given": self._given}
+        return gciql_trainer(*given, **options)
 
     def player(self, **options: Any) -> WorldPlayer:
         """Plays the world's tasks with policies of this configuration. Close it when done."""
@@ -170,8 +215,17 @@ class ControlRun(Run):
         """Play the world's tasks, and see how far actions are from those of the held-out data."""
         played = self._player.play(state.weights)
         error = self._action_error(on_one_device(state.weights), *self._held_out)
-        facts = world_summary(played, self.net.max_loops)
-        return facts | {"held_out_action_error": float(error)}
+        facts = world_summary(played, self.net.max_loops) | {"held_out_action_error": float(error)}
+        if self.config.critics:
+            return facts
+        value = functools.partial(self._value, on_one_device(state.learner.parameters.value))
+        return facts | {"value": value_facts(value, self.data("held_out"), self.config.task)}
+
+    @cached_property
+    def _value(self) -> Callable[[nnx.State, Array, Array], Array]:
+        """The value of states on the way to goals, by its weights."""
+        definition = nnx.split(nnx.eval_shape(lambda: self.nets.value(nnx.Rngs(0))))[0]
+        return jax.jit(lambda weights, states, goals: nnx.merge(definition, weights)(states, goals))
 
     @cached_property
     def _held_out(self) -> tuple[GoalObservation, Array]:
@@ -237,8 +291,10 @@ class ControlRun(Run):
         value, critics, actor = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in self.nets)
         flops = actor.flops(self.observations(1), actor.max_loops if loops is None else loops)
         passes = PASSES_OF_AN_UPDATE + (0 if actor.halting is None else 1)  # what loops thinks first
-        judging = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops
-        parameters = sum(count_parameters(net) for net in (value, critics, actor))
+        judging, learned = VALUE_PASSES * value.flops + CRITIC_PASSES * critics.flops, (value, critics, actor)
+        if self.config.critics:
+            judging, learned = ACTOR_PASSES * critics.flops, (actor,)
+        parameters = sum(count_parameters(net) for net in learned)
         return Counted(parameters, flops, self.config.gciql.batch * (passes * flops + judging))
 
     def seconds_per_step(self, examples: int) -> float:
@@ -251,7 +307,7 @@ class ControlRun(Run):
             EpisodeIndex(np.arange(rows - 1, dtype=np.int32), np.full(rows, rows - 2, np.int32)),
         )
         few = replace(config.gciql, batch=examples, updates_per_iteration=1)
-        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1))
+        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1), given=self._given)
         state = trainer.begin(config.seed)
         return config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
 

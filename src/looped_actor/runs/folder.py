@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh
 
-from looped_actor.checks import brief, shown
+from looped_actor.checks import brief
 from looped_actor.configs.provenance import PROVENANCE_FILE
 from looped_actor.configs.runs import (
     CONFIG_FILE,
@@ -21,7 +21,7 @@ from looped_actor.configs.runs import (
     write_config,
 )
 from looped_actor.devices import all_devices
-from looped_actor.files import checksum_of, held, read_json, read_tensors, reading, sweep, write_whole
+from looped_actor.files import held, read_json, sweep, write_whole
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import Build, Own, Run
 from looped_actor.runs.kinds import run_of
@@ -30,15 +30,13 @@ from looped_actor.runs.policy import (
     POLICY_FOLDER,
     WEIGHTS_FILE,
     Policy,
-    PolicyError,
     finished_policy,
-    fitted,
     save_policy,
 )
 from looped_actor.training import Checkpoints, Ending, Logger, Report, fit
 from looped_actor.training.bar import training_bar
-from looped_actor.training.checkpoint import named_leaves
 from looped_actor.training.fit import CHECKPOINTS_FOLDER
+from looped_actor.weights import PolicyError, fitted, named_leaves, read_weights
 
 TEST_FILE = "test.json"
 """What the policy of a finished run did on levels that were kept for it."""
@@ -184,6 +182,7 @@ def _finish(run: Run, state: Any, folder: pathlib.Path) -> None:
         return
     if facts is not None:
         write_whole(folder / TEST_FILE, json.dumps(facts, indent=1).encode())
+    run.keep(state)
     save_policy(run.config, state.weights, folder / POLICY_FOLDER)
 
 
@@ -216,15 +215,9 @@ def load_policy(path: str | os.PathLike, build: Build | None = None, env: Any = 
         config = read_config(folder / CONFIG_FILE)
     except ValueError as error:
         raise PolicyError(str(error)) from None
-    with reading("safetensors file", file, lambda problem: PolicyError(f"{file}: {problem}")):
-        metadata, there = read_tensors(file)
-        said = json.loads(metadata["policy"]) if "policy" in metadata else metadata
-        if said.get("format") != FORMAT:
-            raise PolicyError(f"{file}: format {shown(said.get('format'))}; this version reads {FORMAT!r}")
-        if said.get("checksum", "") not in ("", checksum_of(there)):  # older versions wrote none
-            raise PolicyError(f"{file}: the file is damaged: its checksum does not match")
+    there = read_weights(file, FORMAT)
     run = run_of(config, pathlib.Path(path), own=None if build is None else Own(build, env))
-    return Policy(run, fitted(run, there, file), str(path))
+    return Policy(run, fitted(run.weights_like, there, file), str(path))
 
 
 def policy_at(folder: pathlib.Path, checkpoint: str | None = None, own: Own | None = None) -> Policy:
@@ -253,7 +246,7 @@ def policy_at(folder: pathlib.Path, checkpoint: str | None = None, own: Own | No
             for name in named_leaves(run.weights_like)
         }
         there = {name: np.asarray(named[path]) for name, path in paths.items() if path in named}
-        weights = fitted(run, there, where / str(bookmark.iteration))
+        weights = fitted(run.weights_like, there, where / str(bookmark.iteration))
     return Policy(run, weights, f"{folder} after {bookmark.steps:,} steps")
 
 

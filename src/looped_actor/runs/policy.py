@@ -7,24 +7,19 @@ and shape is held against the net that the configuration describes, or that the 
 import contextlib
 import copy
 import functools
-import json
 import os
 import pathlib
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
-import safetensors.numpy
 from jaxtyping import Array, Key, PyTree
 
 from looped_actor.algorithms import Acted, Weights, deciding
 from looped_actor.configs.requests import HaltingChange
 from looped_actor.configs.runs import CONFIG_FILE, write_config
 from looped_actor.devices import on_one_device
-from looped_actor.files import FileError, checksum_of, write_whole
 from looped_actor.loop import (
     Execution,
     FixedLoops,
@@ -37,15 +32,11 @@ from looped_actor.loop import (
 )
 from looped_actor.models import ActorCriticOutput, ActorOutput
 from looped_actor.runs.base import Run
-from looped_actor.training.checkpoint import named_leaves
+from looped_actor.weights import write_weights
 
 POLICY_FOLDER = "policy"
 WEIGHTS_FILE = "policy.safetensors"
 FORMAT = "looped-actor policy 1"
-
-
-class PolicyError(FileError):
-    """A policy file that cannot be used, and why."""
 
 
 class Policy:
@@ -292,30 +283,11 @@ def _batched(leaf: Any, one: jax.ShapeDtypeStruct) -> bool | None:
 def save_policy(config: Any, weights: Weights, folder: str | os.PathLike) -> None:
     """Write a policy for others to load."""
     folder = pathlib.Path(folder)
-    named = {name: np.asarray(leaf) for name, leaf in named_leaves(weights).items()}
     write_config(config, folder / CONFIG_FILE)
-    # One entry, because safetensors writes several in no fixed order, and equal policies are equal files.
-    about = json.dumps({"format": FORMAT, "checksum": checksum_of(named)})
-    write_whole(folder / WEIGHTS_FILE, safetensors.numpy.save(named, metadata={"policy": about}))
+    write_weights(weights, folder / WEIGHTS_FILE, FORMAT)
 
 
 def finished_policy(path: str | os.PathLike) -> pathlib.Path | None:
     """Where a policy lies: in this folder, or in that of the run that this is; None where there is none."""
     folder = pathlib.Path(path)
     return next((f for f in (folder, folder / POLICY_FOLDER) if (f / WEIGHTS_FILE).is_file()), None)
-
-
-def fitted(run: Run, there: Mapping[str, np.ndarray], source: pathlib.Path) -> Weights:
-    """Named arrays as the weights of a run's policy, if they are just that."""
-    like = run.weights_like
-    wanted = named_leaves(like)
-    for name in [*wanted, *there]:
-        if name not in wanted:
-            raise PolicyError(f"{source}: unexpected tensor {name}")
-        expected, found = tuple(wanted[name].shape), there[name].shape if name in there else "missing"
-        if expected != found:
-            raise PolicyError(f"{source}: {name} is {found}; for its {CONFIG_FILE} it must be {expected}")
-        if there[name].dtype.kind != "f" or not np.isfinite(jnp.asarray(there[name])).all():
-            raise PolicyError(f"{source}: {name} holds what is not a finite floating-point number")
-    leaves = [jnp.asarray(there[name]) for name in wanted]
-    return jax.tree.unflatten(jax.tree.structure(like), leaves)

@@ -2,7 +2,7 @@
 
 from looped_actor.training.checkpoint import CheckpointError, Checkpoints
 from looped_actor.training.fit import BrokenTrainingError, Ending, Report, Schedule, fit
-from looped_actor.training.gciql import GCIQL, Nets, OfflineState, gciql_trainer
+from looped_actor.training.gciql import GCIQL, Judges, Nets, OfflineState, gciql_trainer
 from looped_actor.training.imitation import Imitation, imitation_trainer
 from looped_actor.training.metrics import Logger, WandbLogger
 from looped_actor.training.online import OnlineState, PolicyNet
@@ -17,6 +17,7 @@ __all__ = [
     "Checkpoints",
     "Ending",
     "Imitation",
+    "Judges",
     "Learner",
     "Logger",
     "Nets",

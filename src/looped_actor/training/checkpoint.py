@@ -21,6 +21,7 @@ from orbax.checkpoint.checkpoint_managers import AnyPreservationPolicy, BestN, L
 from looped_actor.checks import brief, shown
 from looped_actor.codec import from_json
 from looped_actor.files import FileError, checksum_of
+from looped_actor.weights import named_leaves
 
 FORMAT = "looped-actor checkpoint 1"
 
@@ -245,12 +246,6 @@ def _damaged(place: pathlib.Path, there: list[int], why: str) -> str:
     earlier = [str(step) for step in there if step < int(place.name)]
     remedy = f"delete this folder to resume from checkpoint {earlier[-1]}" if earlier else "start a new run"
     return f"{place}: this checkpoint is damaged ({why}); {remedy}"
-
-
-def named_leaves(state: Any) -> dict[str, Any]:
-    """The arrays of a pytree by the path to each."""
-    leaves, _ = jax.tree_util.tree_flatten_with_path(state)
-    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
 
 
 def _abstract(leaf: Any) -> jax.ShapeDtypeStruct:

@@ -54,6 +54,13 @@ class Nets(NamedTuple):
     actor: Any
 
 
+class Judges(NamedTuple):
+    """Parameters of the two that judge. They never see the actor, so one pair can serve any number."""
+
+    value: Any
+    critics: Any
+
+
 class OfflineState(NamedTuple):
     """All that a run of GCIQL is: save it to resume exactly from here."""
 
@@ -78,8 +85,9 @@ class OfflineMetrics(NamedTuple):
     """One iteration in numbers: means over the updates that were taken."""
 
     loss: Float[Array, ""]
-    value: ValueTerms
-    critics: CriticTerms
+    value: ValueTerms | None
+    """None where value and critics were given."""
+    critics: CriticTerms | None
     actor: ActorTerms
     gradient_norm: Float[Array, ""]
     utilisation: Float[Array, ""]
@@ -100,6 +108,7 @@ class GCIQLNets:
       iterations: of the whole run, for the schedule of the learning rate.
       dtype: of parameters and data.
       execution: how the loops of a batch are computed.
+      given: value and critics that were learned before. They stay as they are, and the actor alone learns.
     """
 
     config: GCIQLConfig
@@ -108,6 +117,7 @@ class GCIQLNets:
     iterations: int
     dtype: Any = jnp.float32
     execution: Execution = field(default_factory=Packed)
+    given: "Judges | None" = None
     spec: Any = field(default=EVERYWHERE, init=False)
 
     def check(self, devices: int) -> None:
@@ -125,6 +135,9 @@ class GCIQLNets:
 
         nets = [made(number, build) for number, build in enumerate(self.build)]
         parameters = Nets(*(trained for trained, _ in nets))
+        if self.given is not None:
+            given = jax.tree.map(lambda a: jnp.asarray(a, self.dtype), self.given)
+            parameters = parameters._replace(**given._asdict())
         state = OfflineState(
             learner=new_learner(parameters, self.optimiser),
             target_critics=parameters.critics,
@@ -153,7 +166,7 @@ class GCIQLNets:
 
 @dataclass(frozen=True)
 class GCIQL:
-    """Learns by GCIQL, value, critics and actor together."""
+    """Learns by GCIQL: value, critics and actor together, or the actor alone."""
 
     net: GCIQLNets
     host: None = field(default=None, init=False)
@@ -184,7 +197,7 @@ class GCIQL:
     def _gradient(
         self, parameters: Nets, target: PyTree, state: OfflineState, batch: GoalBatch
     ) -> MeanGradient:
-        """Gradients of all three losses, on this device's part of a batch."""
+        """Gradients of the losses of all that learns, on this device's part of a batch."""
         value_net, critics_net, _ = (
             functools.partial(nnx.merge, definition) for definition in self.net.definitions
         )
@@ -198,13 +211,19 @@ class GCIQL:
             (value, terms), gradient = jax.value_and_grad(means, has_aux=True)(of)
             return MeanGradient(value, terms, gradient)
 
-        value = mean(
-            lambda own: value_loss(value_net(own), critics_net(target), batch, config), parameters.value
-        )
-        critics = mean(
-            lambda own: critic_loss(critics_net(own), value_net(parameters.value), batch, config),
-            parameters.critics,
-        )
+        def still(of: PyTree) -> MeanGradient:
+            return MeanGradient(jnp.zeros((), self.net.dtype), None, jax.tree.map(jnp.zeros_like, of))
+
+        if self.net.given is None:
+            value = mean(
+                lambda own: value_loss(value_net(own), critics_net(target), batch, config), parameters.value
+            )
+            critics = mean(
+                lambda own: critic_loss(critics_net(own), value_net(parameters.value), batch, config),
+                parameters.critics,
+            )
+        else:
+            value, critics = still(parameters.value), still(parameters.critics)
         weights = state.weights._replace(parameters=parameters.actor)
         actor = self._actor_gradient(weights, critics_net(parameters.critics), batch)
         parts = Nets(value, critics, actor)
