@@ -142,7 +142,8 @@ def test_names_of_topologies():
     ]
 
 
-def test_what_suits_a_chip_is_asked_of_the_program_s_mesh():
+def test_what_suits_a_chip_is_asked_of_the_program_s_mesh(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert (default_chunk(12_928), default_slots(12_928)) == (2, 8)
     with computing(chunk=5, slots=6):
         assert (default_chunk(12_928), default_slots(12_928)) == (5, 6)
