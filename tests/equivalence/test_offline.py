@@ -19,6 +19,7 @@ from looped_actor.algorithms import (
     value_loss,
 )
 from looped_actor.codec import replaced
+from looped_actor.collectors.goals import Draws
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.loop import FrozenScan, Streaming
@@ -104,6 +105,39 @@ def test_an_actor_from_critics_that_are_given_learns_as_beside_them(x64, arm):
     assert relative(*(jax.tree.leaves(s.learner.parameters.critics)[0] for s in (together, alone))) > 1e-6
 
 
+def walked(row, goal, last, steps):
+    """The target of one example, step by step: of a value that is less by a tenth with every row."""
+    cost, step = 0.0, 0
+    while step < steps and row + step <= last:
+        if row + step == goal:
+            return -cost
+        cost, step = cost + 0.9**step, step + 1
+    return -cost - 0.9**step * (1 + 0.1 * (row + step))
+
+
+@pytest.mark.parametrize("steps", [1, 4])
+def test_targets_of_several_steps_are_those_of_a_walk(steps, x64):
+    rows = np.arange(40)
+    table = {"observations": rows[:, None].astype(float), "actions": np.zeros((40, 5))}
+    made = from_ogbench(table | {"valids": rows % 10 < 9})
+    draws = Draws(500, 1, GoalSampling(), 0.9, steps, jnp.float64)
+    drawn = draws.rows(made.index, jnp.zeros(2, jnp.uint32), jnp.int32(0), jnp.arange(500))
+    examples = draws.gather(jnp.asarray(made.states), jnp.asarray(made.actions), drawn)
+    losses, _ = critic_loss(
+        lambda state, goal, action: jnp.zeros((2, len(state))),
+        lambda state, goal: -1 - 0.1 * state[:, 0],
+        examples,
+        GCIQLConfig(discount=0.9, n_step=steps),
+    )
+    expected = [
+        walked(row, goal, made.index.last[row], steps)
+        for row, goal in zip(*map(np.asarray, (drawn.row, drawn.value_goal)), strict=True)
+    ]
+    np.testing.assert_allclose(-np.sqrt(losses / 2), expected, atol=1e-12)
+    assert examples.reached.sum() > (150 if steps > 1 else 90)
+    assert (drawn.later - drawn.row < steps).any() == (steps > 1)  # some episodes end before that
+
+
 @pytest.fixture(scope="module")
 def batch():
     """Twelve examples, and a state, in double precision."""
@@ -117,10 +151,11 @@ def batch():
         made = GoalBatch(
             state=states(0),
             action=jnp.tanh(states(1)[:, :5]),
-            next_state=states(2),
+            later_state=states(2),
             value_goal=states(3),
             actor_goal=states(4),
             reached=jnp.arange(12) % 4 == 0,
+            steps=jnp.arange(12) % 4,
         )
         yield own, own.begin(3), made
 
@@ -188,7 +223,7 @@ def test_the_expectile_is_one():
     """Where the value can only be one number, its loss is smallest at the expectile of the critics."""
     q = jnp.asarray(np.random.default_rng(0).normal(size=500).astype(np.float32))
     no = jnp.zeros((500, 1))
-    batch = GoalBatch(no, no, no, no, no, jnp.zeros(500, bool))
+    batch = GoalBatch(no, no, no, no, no, jnp.zeros(500, bool), jnp.ones(500, int))
     config = GCIQLConfig(expectile=0.9)
 
     def loss(v):

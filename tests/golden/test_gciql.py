@@ -61,10 +61,11 @@ def update(golden):
     batch = GoalBatch(
         state=given["observations"],
         action=given["actions"],
-        next_state=file["batch/next_observations"],
+        later_state=file["batch/next_observations"],
         value_goal=file["batch/value_goals"],
         actor_goal=file["batch/actor_goals"],
         reached=given["masks"] == 0,
+        steps=given["masks"].astype(int),
     )
     assert batch.reached.any()
     config = GCIQLConfig(

@@ -19,7 +19,7 @@ from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
 from looped_actor.offline import collection, from_ogbench, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.graded import GRADED, graded_task, pressed, subtasks_left
+from looped_actor.offline.graded import ARM, GRADED, HAND, graded_task, motion, pressed, subtasks_left
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
 from looped_actor.runs.folder import begin_run, read_run
 from looped_actor.runs.kinds import run_of
@@ -348,6 +348,22 @@ def test_subtasks_are_counted_in_states(world):
         expected = number if world == "puzzle-3x3" else 1
         assert subtasks_left(world, state[None], goal[None]).tolist() == [expected]
         assert subtasks_left(world, goal[None], goal[None]).tolist() == [0]
+
+
+def test_motion_is_told_from_standing_still():
+    """A hand that is carried along, a button that is pressed rightly and one that is not."""
+    state, goal = Arena("puzzle-3x3").begin(1, 0)
+    lights = ARM + 4 * np.arange(9) + 1
+    states = np.repeat(state[None], 6, axis=0)
+    states[:, HAND.start] += [0, 0.1, 0.2, 0.2, 0.2, 0.205]
+    first, second = (pressed(np.zeros(9, int), np.array([button])) for button in (0, 4))
+    goal = state.copy()
+    goal[lights] = state[lights].astype(int) ^ first
+    states[2:, lights] = goal[lights]
+    states[4:, lights] = goal[lights].astype(int) ^ second
+    found = motion("puzzle-3x3", states, goal)
+    assert found == (pytest.approx(3 / 5), 1, 1)
+    assert motion("scene", states, goal) == (pytest.approx(3 / 5), None, None)
 
 
 def test_data_of_another_world_is_refused(data, tmp_path):

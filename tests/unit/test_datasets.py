@@ -103,16 +103,19 @@ def expected_goals(index, sampling, discount):
         value[row, row] += sampling.current
         value[row, begins] += sampling.random / len(begins)
         for ahead in range(1, 2000):
-            value[row, min(row + ahead, last)] += sampling.future * (1 - discount) * discount ** (ahead - 1)
+            probability = (1 - discount) * discount ** (ahead - 1)
+            value[row, min(row + ahead, last)] += sampling.future * probability
+            actor[row, min(row + ahead, last)] += sampling.near_actor * probability
         later = np.arange(min(row + 1, last), last + 1)
-        actor[row, later] += 1 / len(later)
+        actor[row, later] += (not sampling.near_actor) / len(later)
     return value / len(begins), actor / len(begins)
 
 
-def test_a_million_draws_have_the_stated_frequencies():
+@pytest.mark.parametrize("sampling", [GoalSampling(), GoalSampling(0.1, 0.2, 0.7, near_actor=True)])
+def test_a_million_draws_have_the_stated_frequencies(sampling):
     """Chi-square over every pair of row and goal that can occur; those that cannot, never do."""
-    index, sampling, count = index_of([6, 2, 9]), GoalSampling(), 1_000_000
-    found = drawn(index, count)
+    index, count = index_of([6, 2, 9]), 1_000_000
+    found = drawn(index, count, sampling)
     for goals, expected in zip(
         (found.value_goal, found.actor_goal), expected_goals(index, sampling, 0.9), strict=True
     ):

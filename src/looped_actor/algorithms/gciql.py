@@ -1,9 +1,9 @@
 """Goal-conditioned implicit Q-learning with a DDPG+BC actor, as in the paper's equation for offline learning.
 
 Three losses. The *value* is an expectile of what the target critics think of the actions in the data, so no
-other action is ever asked about. The *critics* learn one step of it: every step costs 1 until the goal is
-there. The *actor* climbs the critics and stays near the data. Each is a loss of every example; a batch is
-learned from by their mean.
+other action is ever asked about. The *critics* learn one step of it, or a few: every step costs 1 until the
+goal is there. The *actor* climbs the critics and stays near the data. Each is a loss of every example; a
+batch is learned from by their mean.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
@@ -42,6 +42,8 @@ class GCIQLConfig:
     """gamma; also of the geometric distance of future goals."""
     expectile: float = 0.9
     """Which of the actions in the data the value believes in: 0.5 the mean, towards 1 the best."""
+    n_step: int = 1
+    """Steps of an episode from a state to the one whose value its critics believe; fewer where it ends."""
     target_rate: float = 0.005
     """How far the target critics go towards the critics in each update."""
     bc_weight: float = 1.0
@@ -51,7 +53,7 @@ class GCIQLConfig:
     FORMER: ClassVar = {"behaviour_cost": "bc_weight"}
 
     def __post_init__(self) -> None:
-        at_least_one(self, "batch", "updates_per_iteration")
+        at_least_one(self, "batch", "updates_per_iteration", "n_step")
         above_zero(self, "learning_rate", "max_gradient_norm")
         for name in ("discount", "expectile", "target_rate"):
             if not 0 < getattr(self, name) < 1:
@@ -67,11 +69,14 @@ class GoalBatch(NamedTuple):
 
     state: Float[Array, "*b n"]
     action: Float[Array, "*b a"]
-    next_state: Float[Array, "*b n"]
+    later_state: Float[Array, "*b n"]
+    """Where the critics' target looks: after the next step, or after a few."""
     value_goal: Float[Array, "*b n"]
     actor_goal: Float[Array, "*b n"]
     reached: Bool[Array, "*b"]
-    """Whether the value goal is the state itself: the way ends here and costs nothing more."""
+    """Whether the value goal is met before that, as the state itself is: the way ends there."""
+    steps: Int[Array, "*b"]
+    """How many there are to the later state, or to the value goal if it is reached."""
 
 
 class ValueTerms(NamedTuple):
@@ -117,9 +122,12 @@ def value_loss(
 def critic_loss(
     critics: Critics, value: Value, batch: GoalBatch, config: GCIQLConfig
 ) -> tuple[Float[Array, " b"], CriticTerms]:
-    """One step of cost, and the value of where it leads."""
-    later = jax.lax.stop_gradient(value(batch.next_state, batch.value_goal))
-    target = jnp.where(batch.reached, 0, config.discount * later - 1)
+    """The cost of a step, or of a few, and the value of where they lead."""
+    later = jax.lax.stop_gradient(value(batch.later_state, batch.value_goal))
+    discount = jnp.asarray(config.discount, later.dtype)
+    left = discount**batch.steps
+    cost = (1 - left) / (1 - discount)
+    target = jnp.where(batch.reached, 0, left * later) - cost
     both = critics(batch.state, batch.value_goal, batch.action)
     loss = ((both - target) ** 2).sum(axis=0)
     return loss, jax.lax.stop_gradient(CriticTerms(loss, both.min(axis=0)))

@@ -42,6 +42,7 @@ class Draws:
       updates: of an iteration.
       goals: how goals are drawn.
       discount: of the geometric distance of future goals.
+      steps: from a state to the one that its critics look at.
       dtype: of what is drawn.
     """
 
@@ -49,6 +50,7 @@ class Draws:
     updates: int
     goals: GoalSampling
     discount: float
+    steps: int = 1
     dtype: Any = jnp.float32
 
     def numbers(self, iteration: Int[Array, ""]) -> Int[Array, " u"]:
@@ -64,12 +66,14 @@ class Draws:
     ) -> Drawn:
         """Rows for some examples of an update."""
         key = addressed_key(root, Stream.EXAMPLE, update)
-        one = functools.partial(draw, index, sampling=self.goals, discount=self.discount)
+        how: Any = {"sampling": self.goals, "discount": self.discount, "steps": self.steps}
+        one = functools.partial(draw, index, **how)
         return jax.vmap(lambda example: one(key=folded(key, example)))(examples)
 
     def gather(self, states: Shaped[Any, "n s"], actions: Shaped[Any, "n a"], drawn: Drawn) -> GoalBatch:
         """The rows that were drawn: on the devices, or on the host."""
-        row, value_goal, actor_goal = drawn
+        row, later, value_goal, actor_goal = drawn
+        reached = (row <= value_goal) & (value_goal < later)
 
         def of(table: Any, rows: Any) -> Any:
             return table[rows].astype(self.dtype)
@@ -77,10 +81,11 @@ class Draws:
         return GoalBatch(
             state=of(states, row),
             action=of(actions, row),
-            next_state=of(states, row + 1),
+            later_state=of(states, later),
             value_goal=of(states, value_goal),
             actor_goal=of(states, actor_goal),
-            reached=row == value_goal,
+            reached=reached,
+            steps=(value_goal * reached + later * ~reached) - row,
         )
 
 

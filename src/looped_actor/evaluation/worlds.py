@@ -35,7 +35,7 @@ from looped_actor.loop import (
     Thought,
 )
 from looped_actor.models import GoalObservation
-from looped_actor.offline.graded import GRADED
+from looped_actor.offline.graded import GRADED, Motion, motion
 from looped_actor.offline.ogbench import ACTIONS, TASKS, Arena, episode_seed
 from looped_actor.processes import Progress, default_workers, end_with_parent, no_progress
 
@@ -53,6 +53,7 @@ class WorldEpisode(NamedTuple):
     """Loops of every decision."""
     stops: list[int]
     """Why each stopped: values of `StopReason`."""
+    motion: Motion
 
 
 class WorldsPlayed(NamedTuple):
@@ -137,7 +138,9 @@ class WorldPlayer:
         queue = iter([(task, number) for number in range(self.episodes) for task in self.tasks])
         rows, middle = self.at_play, self.decided_at_once
         workers = [self._pool[row % len(self._pool)] for row in range(rows)]
-        halves = [_Rows(numbers, workers) for numbers in (range(middle), range(middle, rows)) if numbers]
+        halves = [
+            _Rows(self.world, numbers, workers) for numbers in (range(middle), range(middle, rows)) if numbers
+        ]
         for half in halves:
             half.begin(queue, self.seed)
         played, executed = [], 0
@@ -190,12 +193,13 @@ class WorldPlayer:
 class _Rows:
     """Half of the rows: what they see, and who plays them."""
 
-    def __init__(self, numbers: range, workers: list["_Worker"]):
-        self.numbers, self.workers = numbers, [workers[n] for n in numbers]
+    def __init__(self, world: str, numbers: range, workers: list["_Worker"]):
+        self.world, self.numbers, self.workers = world, numbers, [workers[n] for n in numbers]
         self.alive = np.zeros(len(numbers), bool)
         self.memory: Memory | None = None
         self._episode: list[tuple[int | str, int]] = [(0, 0)] * len(numbers)
         self._thoughts: list[list[tuple[int, int]]] = [[] for _ in numbers]  # loops, and why they stopped
+        self._seen: list[list[np.ndarray]] = [[] for _ in numbers]  # the states of an episode
 
     @property
     def playing(self) -> bool:
@@ -243,10 +247,12 @@ class _Rows:
                     continue
                 state, final, success = seen
                 self.states[row] = state
+                self._seen[row].append(state)
                 if final or success or len(self._thoughts[row]) == time_limit:
                     loops, stops = (list(values) for values in zip(*self._thoughts[row], strict=True))
+                    about = motion(self.world, np.stack(self._seen[row]), self.goals[row])
                     task, number = self._episode[row]
-                    ended.append(WorldEpisode(task, number, success, loops, stops))
+                    ended.append(WorldEpisode(task, number, success, loops, stops, about))
                     over[row] = True
                     self._begin(row, queue, seed)
         self.memory = None if self.memory is None else self.memory.restart(over)
@@ -256,7 +262,7 @@ class _Rows:
         if not hasattr(self, "states"):
             self.states = np.zeros((len(self.numbers), len(state)), np.float32)
             self.goals = np.zeros_like(self.states)
-        self.states[row], self.goals[row] = state, goal
+        self.states[row], self.goals[row], self._seen[row] = state, goal, [state]
 
 
 class _Worker:
@@ -347,4 +353,11 @@ def _facts(episodes: list[WorldEpisode]) -> dict[str, Any]:
         "interval_95": list(wilson(solved, len(episodes))),
         "loops": sum(sum(episode.loops) for episode in episodes) / max(decisions, 1),
         "mean_steps": decisions / len(episodes),
+        **_motions([episode.motion for episode in episodes]),
     }
+
+
+def _motions(motions: list[Motion]) -> dict[str, float]:
+    """Means over episodes, of what is known."""
+    told = {name: [getattr(motion, name) for motion in motions] for name in Motion._fields}
+    return {name: float(np.mean(values)) for name, values in told.items() if values[0] is not None}

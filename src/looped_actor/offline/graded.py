@@ -4,7 +4,7 @@ Each episode has a start and a goal of its own, drawn from its seed.
 """
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
@@ -22,6 +22,10 @@ CUBE = 0.04
 """A cube's side, and how near it must be to where it should be."""
 ARM, SCALE = 19, 10
 """Of a state: numbers about the arm, which come first, and units to a metre."""
+HAND = slice(12, 15)
+"""Of these: where its hand is."""
+STILL = 0.002
+"""A hand that moves less than so many metres in a step stands still; OGBench's own move by 1 to 2 cm."""
 
 
 def graded_task(world: str, name: str, seed: int) -> dict[str, Any]:
@@ -96,6 +100,27 @@ def subtasks_left(
         return (apart > CUBE).sum(axis=1)
     change = both[0][..., 1].astype(int) ^ both[1][..., 1].astype(int)
     return _presses()[change @ 2 ** np.arange(SIDE**2)]
+
+
+class Motion(NamedTuple):
+    """What happens in an episode."""
+
+    still: float
+    """Share of steps in which the hand hardly moves."""
+    right: int | None
+    """Steps after which fewer subtasks are left. None where these are not known."""
+    wrong: int | None
+    """Steps after which more are left."""
+
+
+def motion(world: str, states: Float[np.ndarray, "n s"], goal: Float[np.ndarray, " s"]) -> Motion:
+    """Of an episode's states, the first one too."""
+    hands = np.asarray(states)[:, HAND]
+    still = np.linalg.norm(np.diff(hands, axis=0), axis=1) < STILL * SCALE
+    left = subtasks_left(world, states, np.broadcast_to(goal, states.shape))
+    if left is None:
+        return Motion(float(still.mean()), None, None)
+    return Motion(float(still.mean()), *(int((sign * np.diff(left) > 0).sum()) for sign in (-1, 1)))
 
 
 @functools.cache

@@ -290,5 +290,6 @@ def gciql_trainer(
 ) -> Trainer:
     """GCIQL on a dataset, which with `mapped` stays where it is; options are those of `GCIQLNets`."""
     net = GCIQLNets(config, build, dataset.states.shape[1], iterations, **options)
-    draws = Draws(config.batch, config.updates_per_iteration, goals, config.discount, net.dtype)
+    drawing = goals, config.discount, config.n_step, net.dtype
+    draws = Draws(config.batch, config.updates_per_iteration, *drawing)
     return Trainer(DatasetCollector(dataset, draws, mesh, mapped), GCIQL(net))
