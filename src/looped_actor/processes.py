@@ -46,9 +46,7 @@ def no_progress(done: int, total: int) -> None:
 
 def available_cores() -> set[int]:
     """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return os.sched_getaffinity(0)
-    return set(range(os.cpu_count() or 1))
+    return os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
 
 
 def default_workers() -> int:
@@ -245,6 +243,28 @@ class Processes:
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
+def join_ray(address: str = "local", workers: int | None = None) -> Any:
+    """The module `ray`, in a cluster: see `RayTasks`."""
+    try:
+        import ray
+    except ImportError:
+        raise ValueError("Ray is not installed: pip install 'looped-actor[ray]', or [serve]") from None
+    options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "address": address}
+    if address == "local":
+        if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
+            raise ValueError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
+        # Ray listens on every interface, whatever address it is given: what is secret is the token.
+        if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+            os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
+        options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
+    elif workers is not None:
+        raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
+    try:
+        return ray.init(**options) and ray
+    except (ConnectionError, RuntimeError) as error:
+        raise ValueError(f"no Ray cluster at {address}: {error}") from None
+
+
 class RayTasks:
     """A pool on a Ray cluster, with the extra `ray`. Folders must be on a file system that all nodes share.
 
@@ -264,27 +284,7 @@ class RayTasks:
         accelerators: int = 0,
         reuse: bool = False,
     ):
-        try:
-            import ray
-        except ImportError:
-            raise ValueError("Ray is not installed: pip install 'looped-actor[ray]'") from None
-        self._ray = ray
-        options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error"}
-        if address == "local":
-            if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
-                raise ValueError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
-            # Ray listens on every interface, whatever address it is given: what is secret is the token.
-            if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
-                os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
-            options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
-        elif workers is not None:
-            raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
-        else:
-            options |= {"address": address}
-        try:
-            ray.init(**options)
-        except (ConnectionError, RuntimeError) as error:
-            raise ValueError(f"no Ray cluster at {address}: {error}") from None
+        self._ray = ray = join_ray(address, workers)
         # JAX keeps its device until the process ends: a process is used once.
         limits: Any = {"num_gpus": accelerators, "max_retries": retries, "max_calls": 0 if reuse else 1}
         self._run = ray.remote(**limits)(_answer)

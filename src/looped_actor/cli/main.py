@@ -20,6 +20,7 @@ from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
 from looped_actor.cli.reproduce import app as reproduce
+from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
 from looped_actor.version import __version__
@@ -32,6 +33,7 @@ app.command(analyse, name="analyse", help="Look at what the loops of trained pol
 app.command(compare)
 app.command(replay)
 app.command(export)
+app.command(serve)
 app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
 app.command(models)
 app.command(plan)

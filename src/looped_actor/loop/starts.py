@@ -20,14 +20,15 @@ from looped_actor.loop.state import select
 class Memory(NamedTuple):
     """What rows carry from one decision to the next."""
 
-    latent: Float[Array, "..."]
+    latent: Float[Array | np.ndarray, "..."]
     """In which the last decision of each ended."""
-    fresh: Bool[Array, "..."]
+    fresh: Bool[Array | np.ndarray, "..."]
     """Rows at the start of an episode: their latents mean nothing yet."""
 
     def start(self, z0: Float[Array, "b ..."]) -> Float[Array, "b ..."]:
         """The latents to start from: `z0` where an episode begins. No gradient goes into the past."""
-        return select(self.fresh, z0, jax.lax.stop_gradient(self.latent).astype(z0.dtype))
+        latent = jax.lax.stop_gradient(jnp.asarray(self.latent)).astype(z0.dtype)
+        return select(jnp.asarray(self.fresh), z0, latent)
 
     def after(self, latent: Float[Array, "b ..."], ended: Bool[Array, " b"] | None = None) -> "Memory":
         """The memory after decisions that ended in these latents, and ended some episodes."""

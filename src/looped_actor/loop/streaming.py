@@ -102,13 +102,13 @@ class Streaming:
           waiting: which rows want to think at first. Default: all.
           recall: what some rows carry from their last decision. Default: nothing.
         """
-        stream = _Stream(loop, observe, settle, recall or (lambda table, row: None), rows)
+        stream = Stream(loop, observe, recall or (lambda table, row: None), rows)
         waiting = jnp.ones(rows, bool) if waiting is None else waiting
         observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
         slots = self.slots_for(loop, observation, rows)
         run = stream.begin(table, waiting, slots)
         for size, smaller in shrinking(slots):
-            run = stream.until_few(stream.compact(run, size), smaller, f"{size}_of_{slots}")
+            run = stream.until_few(stream.compact(run, size), smaller, settle, f"{size}_of_{slots}")
         return Streamed(run.table, run.thoughts, run.asked, run.executed)
 
     def think(
@@ -147,7 +147,9 @@ class _Slots(NamedTuple):
     state: LoopState
 
 
-class _Run(NamedTuple):
+class StreamState(NamedTuple):
+    """A stream between two ticks."""
+
     table: Any
     waiting: Bool[Array, " r"]
     """Rows that want a slot."""
@@ -160,14 +162,15 @@ class _Run(NamedTuple):
 
 
 @dataclass(frozen=True)
-class _Stream:
+class Stream:
+    """The moves of a stream, for whoever settles rows in another way than `Streaming.run`."""
+
     loop: OpenLoop
     observe: Callable
-    settle: Callable
     recall: Callable
     rows: int
 
-    def begin(self, table: Any, waiting: Bool[Array, " r"], slots: int) -> _Run:
+    def begin(self, table: Any, waiting: Bool[Array, " r"], slots: int) -> StreamState:
         """Rows wait, all slots are free."""
         x, state = self._entered(table, jnp.zeros(slots, jnp.int32))
         free = state._replace(stop=jnp.full_like(state.stop, StopReason.CAP))
@@ -175,7 +178,7 @@ class _Stream:
         if jax.eval_shape(lambda table: self.recall(table, jnp.zeros(1, int)), table) is not None:
             thought = thought._replace(latent=state.latent)
         nothing = jax.tree.map(lambda leaf: jnp.zeros((self.rows, *leaf.shape[1:]), leaf.dtype), thought)
-        return _Run(
+        return StreamState(
             table,
             waiting,
             _Slots(jnp.full(slots, self.rows, jnp.int32), x, free),
@@ -185,35 +188,35 @@ class _Stream:
             executed=jnp.int32(0),
         )
 
-    def until_few(self, run: _Run, few: int, name: str) -> _Run:
+    def until_few(self, run: StreamState, few: int, settle: Callable, name: str) -> StreamState:
         """Think until at most `few` rows are left. By the name of its loops a profile or plan knows them."""
 
-        def left(run: _Run) -> Int[Array, ""]:
+        def left(run: StreamState) -> Int[Array, ""]:
             return run.waiting.sum() + run.ended.sum() + (run.slots.row < self.rows).sum()
 
-        def settle_and_tick(run: _Run) -> _Run:
-            table, again = self.settle(run.table, run.ended, run.thoughts)
+        def settle_and_tick(run: StreamState) -> StreamState:
+            table, again = settle(run.table, run.ended, run.thoughts)
             waiting = run.waiting | (run.ended & again)
-            run = self._fill(run._replace(table=table, waiting=waiting, ended=jnp.zeros_like(run.ended)))
+            run = self.fill(run._replace(table=table, waiting=waiting, ended=jnp.zeros_like(run.ended)))
             with jax.named_scope(f"tick_{name}"):
-                return jax.lax.while_loop(self._may_tick, self._tick, run)
+                return jax.lax.while_loop(self._may_tick, self.tick, run)
 
         with jax.named_scope(f"settle_{name}"):
             return jax.lax.while_loop(lambda run: left(run) > few, settle_and_tick, run)
 
-    def compact(self, run: _Run, size: int) -> _Run:
+    def compact(self, run: StreamState, size: int) -> StreamState:
         """The same thoughts in fewer slots. There must be no more of them."""
         if size == len(run.slots.row):
             return run
         busy_first = jnp.argsort(run.slots.row)[:size]
         return run._replace(slots=jax.tree.map(lambda leaf: leaf[busy_first], run.slots))
 
-    def _may_tick(self, run: _Run) -> Bool[Array, ""]:
+    def _may_tick(self, run: StreamState) -> Bool[Array, ""]:
         """Some slot is busy, and none is free that settling could fill."""
         busy = run.slots.row < self.rows
         return busy.any() & (busy.all() | ~run.ended.any())
 
-    def _tick(self, run: _Run) -> _Run:
+    def tick(self, run: StreamState) -> StreamState:
         """One loop in every slot. What has halted leaves, and what waits enters."""
         slots = run.slots
         state = advance(self.loop.problem, slots.state, slots.x)
@@ -228,7 +231,7 @@ class _Stream:
             # These are large, so only those of the slots are moved; a row that is not there is dropped.
             place = jnp.where(halted, slots.row, self.rows)
             thoughts = thoughts._replace(latent=before.latent.at[place].set(state.latent, mode="drop"))
-        return self._fill(
+        return self.fill(
             run._replace(
                 slots=_Slots(jnp.where(halted, self.rows, slots.row), slots.x, state),
                 thoughts=thoughts,
@@ -238,7 +241,7 @@ class _Stream:
             )
         )
 
-    def _fill(self, run: _Run) -> _Run:
+    def fill(self, run: StreamState) -> StreamState:
         """Let waiting rows into free slots: the n-th into the n-th."""
         slots = run.slots
         free = slots.row == self.rows

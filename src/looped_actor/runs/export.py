@@ -64,7 +64,9 @@ def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> 
     def act(*inputs: jax.Array) -> dict[str, jax.Array]:
         memory = Memory(*inputs[observed:]) if carried else None
         decision = decided(inputs[:observed], memory)
-        after = {} if memory is None else {"latent": memory.after(decision.loop.latent).latent}
+        after: dict[str, Any] = {}
+        if memory is not None:
+            after["latent"] = memory.after(decision.loop.latent).latent
         return {**program.outputs(decision), "loops": decision.loop.loops, **after}
 
     names = [*program.inputs, *carried]

@@ -110,7 +110,7 @@ class Policy:
         if not batched:
             raise ValueError("this takes a batch of observations; for a single one there is `act`")
         _check_memory(memory, observation)
-        with self._precision:
+        with self.precision:
             rule, way = halting or self.halting, execution or Packed()
             return self._decide(self._leaves, observation, expected_loops, memory, rule, way, record)
 
@@ -137,7 +137,7 @@ class Policy:
         if not batched:
             observation = jax.tree.map(lambda leaf: leaf[None], observation)
         _check_memory(memory, observation)
-        with self._precision:
+        with self.precision:
             rule, way = halting or self.halting, execution or Packed()
             given = self._leaves, observation, key, memory, rule, way, self.starting
             acted, memory = self._act(*given)
@@ -206,11 +206,12 @@ class Policy:
     @functools.cached_property
     def _leaves(self) -> list[Array]:
         """The weights on one device, flat: a call hands them over without looking at their names."""
-        with self._precision:
+        with self.precision:
             return jax.tree.leaves(on_one_device(self.weights))
 
     @property
-    def _precision(self) -> Any:
+    def precision(self) -> Any:
+        """The context in which its programs are traced and called."""
         return jax.enable_x64(True) if self.config.double_precision else contextlib.nullcontext()
 
     def _decided(

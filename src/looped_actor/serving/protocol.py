@@ -1,0 +1,220 @@
+"""The Open Inference Protocol (KServe's version 2) over HTTP: questions and answers as JSON and raw bytes.
+
+Nothing here knows of a server. A body from a stranger becomes arrays of the declared shapes and types, or a
+`ProtocolError` with the status and the words to answer with; nothing of it is executed.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+import jax
+import numpy as np
+
+from looped_actor.checks import brief, shown
+
+HEADER_LENGTH = "Inference-Header-Content-Length"
+"""The header that says how much of a body is JSON; raw bytes follow."""
+DATATYPES = {
+    "BOOL": "bool",
+    **{f"UINT{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
+    **{f"INT{bits}": f"int{bits}" for bits in (8, 16, 32, 64)},
+    "FP16": "float16",
+    "FP32": "float32",
+    "FP64": "float64",
+}
+NAMES = {name: datatype for datatype, name in DATATYPES.items()}
+
+
+class ProtocolError(Exception):
+    """A request that cannot be answered: what to say, and with which status."""
+
+    def __init__(self, message: str, status: int = 400, retry_after: int | None = None):
+        super().__init__(message)
+        self.status, self.retry_after = status, retry_after
+
+
+class Question(NamedTuple):
+    """What was asked."""
+
+    name: str
+    """The request's own, to be repeated in the answer."""
+    inputs: dict[str, np.ndarray]
+    """Batches."""
+    rows: int
+    parameters: dict[str, Any]
+    outputs: dict[str, bool]
+    """The wanted ones, and whether as raw bytes."""
+
+
+def read_question(
+    body: bytes,
+    header_length: str | None,
+    inputs: Mapping[str, jax.ShapeDtypeStruct],
+    outputs: list[str],
+    most_rows: int,
+) -> Question:
+    """What a body asks.
+
+    Args:
+      body: JSON, and raw bytes after it.
+      header_length: how much of it is JSON, as the header says. Default: all.
+      inputs: what one example consists of.
+      outputs: what there is to be answered.
+      most_rows: examples in a request.
+    """
+    head, rest = _split(body, header_length)
+    asked = _object(head, "the request")
+    parameters = _object(asked.get("parameters", {}), "parameters")
+    arrays, rows = {}, None
+    for given in _list(asked, "inputs"):
+        name = _object(given, "an input").get("name")
+        if not isinstance(name, str) or name not in inputs or name in arrays:
+            raise ProtocolError(f"an input is named {shown(name)}; there must be one of each {list(inputs)}")
+        arrays[name], rest = _array(given, name, inputs[name], rest, most_rows)
+        if rows not in (None, len(arrays[name])):
+            raise ProtocolError("inputs are of different numbers of examples")
+        rows = len(arrays[name])
+    if len(arrays) < len(inputs) or rows is None:
+        raise ProtocolError(f"inputs must be {list(inputs)}; given were {list(arrays)}")
+    if len(rest):
+        raise ProtocolError(f"{len(rest)} bytes follow the last input: nobody has asked for them")
+    raw = _flag(parameters, "binary_data_output")
+    wanted = _wanted(asked, raw, outputs) if asked.get("outputs") else dict.fromkeys(outputs, raw)
+    name = asked.get("id", "")
+    if not isinstance(name, str) or len(name) > 1000:
+        raise ProtocolError("id must be a string of up to 1,000 characters")
+    return Question(name, {name: arrays[name] for name in inputs}, rows, parameters, wanted)
+
+
+def write_answer(
+    question: Question, model: str, outputs: Mapping[str, np.ndarray], parameters: Mapping[str, Any]
+) -> tuple[bytes, dict[str, str]]:
+    """The body of an answer, and its headers."""
+    told, raw = [], []
+    for name, as_bytes in question.outputs.items():
+        values = np.ascontiguousarray(outputs[name])
+        about: dict[str, Any] = {"name": name, "datatype": NAMES[str(values.dtype)]}
+        about["shape"] = list(values.shape)
+        if as_bytes:
+            raw.append(values.astype(values.dtype.newbyteorder("<")).tobytes())
+            about["parameters"] = {"binary_data_size": len(raw[-1])}
+        else:
+            about["data"] = values.ravel().tolist()
+        told.append(about)
+    answer: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
+    answer |= {"id": question.name} if question.name else {}
+    answer |= {"parameters": dict(parameters)} if parameters else {}
+    head = json.dumps(answer).encode()
+    if not raw:
+        return head, {"Content-Type": "application/json"}
+    headers = {"Content-Type": "application/octet-stream", HEADER_LENGTH: str(len(head))}
+    return b"".join([head, *raw]), headers
+
+
+def tensors(shapes: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Inputs or outputs as metadata tells of them: any number of examples."""
+    return [
+        {"name": name, "datatype": NAMES[str(one.dtype)], "shape": [-1, *one.shape]}
+        for name, one in shapes.items()
+    ]
+
+
+def number(parameters: Mapping[str, Any], name: str, kind: type[int] | type[float] = float) -> Any:
+    """A parameter that is a number; None where it is not given."""
+    value = parameters.get(name)
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, (int, kind)):
+        raise ProtocolError(f"the parameter {name} is {shown(value)}; it must be of type {kind.__name__}")
+    return kind(value)
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[Any, memoryview]:
+    """What the JSON of a body says, and the bytes after it."""
+    size = len(body)
+    if header_length is not None:
+        if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 12):
+            raise ProtocolError(f"{HEADER_LENGTH} is {shown(header_length)}; it must be a number")
+        size = int(header_length)
+        if size > len(body):
+            raise ProtocolError(f"{HEADER_LENGTH} is {size}, and the body has {len(body)} bytes")
+    try:
+        return json.loads(body[:size]), memoryview(body)[size:]
+    except (ValueError, RecursionError) as error:
+        raise ProtocolError(f"the request is not JSON ({brief(error)})") from None
+
+
+def _object(value: Any, what: str) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise ProtocolError(f"{what} must be a JSON object, not {shown(value)}")
+    return value
+
+
+def _list(asked: dict[str, Any], name: str) -> list[Any]:
+    value = asked.get(name)
+    if not isinstance(value, list) or not 1 <= len(value) <= 100:
+        raise ProtocolError(f"{name} must be a list that names one or more")
+    return value
+
+
+def _flag(parameters: dict[str, Any], name: str) -> bool:
+    value = parameters.get(name, False)
+    if not isinstance(value, bool):
+        raise ProtocolError(f"the parameter {name} is {shown(value)}; it must be true or false")
+    return value
+
+
+def _wanted(asked: dict[str, Any], raw: bool, outputs: list[str]) -> dict[str, bool]:
+    wanted = {}
+    for one in _list(asked, "outputs"):
+        name, given = _object(one, "an output").get("name"), one.get("parameters", {})
+        if not isinstance(name, str) or name not in outputs or name in wanted:
+            raise ProtocolError(f"an output is named {shown(name)}; there may be one of each {outputs}")
+        given = {"binary_data": raw} | _object(given, "parameters")
+        wanted[name] = _flag(given, "binary_data")
+    return wanted
+
+
+def _array(
+    given: dict[str, Any], name: str, one: jax.ShapeDtypeStruct, rest: memoryview, most_rows: int
+) -> tuple[np.ndarray, memoryview]:
+    """An input, and the bytes after it."""
+    shape, expected = given.get("shape"), NAMES[str(one.dtype)]
+    whole = isinstance(shape, list) and all(type(side) is int for side in shape)
+    if not (isinstance(shape, list) and whole and _fits(shape, one.shape, most_rows)):
+        told = f"[1 to {most_rows}, {', '.join(map(str, one.shape))}]"
+        raise ProtocolError(f"{name} has the shape {shown(shape)}; it must be {told}")
+    if given.get("datatype") != expected:
+        raise ProtocolError(
+            f"{name} is of the datatype {shown(given.get('datatype'))}; it must be {expected}"
+        )
+    about = _object(given.get("parameters", {}), "parameters")
+    if "binary_data_size" not in about:
+        return _from_list(given.get("data"), name, shape, one.dtype), rest
+    size, needed = about["binary_data_size"], int(np.prod(shape)) * one.dtype.itemsize
+    if type(size) is not int or size != needed or "data" in given:
+        raise ProtocolError(f"{name} has {shown(size)} bytes of data; its shape needs {needed}, once")
+    if size > len(rest):
+        raise ProtocolError(f"{name} needs {size} bytes, and {len(rest)} are left of the body")
+    array = np.frombuffer(rest[:size], one.dtype.newbyteorder("<")).reshape(shape)
+    return array.astype(one.dtype), rest[size:]
+
+
+def _fits(shape: list[int], one: tuple[int, ...], most_rows: int) -> bool:
+    return len(shape) == 1 + len(one) and tuple(shape[1:]) == one and 1 <= shape[0] <= most_rows
+
+
+def _from_list(data: Any, name: str, shape: list[int], dtype: np.dtype) -> np.ndarray:
+    """Numbers as JSON: flat, or nested as the shape is."""
+    try:
+        array = np.asarray(data)
+        if array.dtype.kind not in "biuf" or array.size != np.prod(shape):
+            raise ValueError(f"it must hold {int(np.prod(shape))} numbers")
+        with np.errstate(invalid="ignore", over="ignore"):
+            fits = array.reshape(shape).astype(dtype)
+        if dtype.kind in "biu" and not (fits == array.reshape(shape)).all():
+            raise ValueError(f"some of its numbers are not of {dtype}")
+        return fits
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ProtocolError(f"data of {name}: {brief(error)}") from None

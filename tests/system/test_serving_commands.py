@@ -1,0 +1,237 @@
+"""`looped-actor serve` with a real Ray Serve, asked by Triton's client and by hand."""
+
+import json
+import os
+import pathlib
+import signal
+import socket
+import subprocess
+import time
+import urllib.error
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+import tritonclient.http as triton
+from test_commands import COMMAND, ROOT, UNOPTIMISED, command
+
+import looped_actor
+from helpers import thorough
+
+RUSH_HOUR = ROOT / "results" / "micro_rush_hour"
+CARRIED = ROOT / "results" / "carried_study" / "rush-hour-carried-0"
+
+
+def free_port():
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
+
+
+def begun(*policies, **environment):
+    """A server, and its address once it is ready."""
+    address = f"127.0.0.1:{free_port()}"
+    words = [*COMMAND, "serve", *map(str, policies), "--address", address]
+    process = subprocess.Popen(
+        words, stdout=subprocess.PIPE, text=True, env=os.environ | UNOPTIMISED | environment
+    )
+    assert process.stdout.readline() == f"http://{address}/v2/models/rush\n"
+    return process, address
+
+
+@pytest.fixture(scope="module")
+def policy():
+    return looped_actor.load_policy(RUSH_HOUR)
+
+
+@pytest.fixture(scope="module")
+def seen(policy):
+    one = policy.run.observation
+    return np.random.default_rng(1).integers(0, 2, (40, *one.shape)).astype(one.dtype)
+
+
+def given(boards):
+    inputs = triton.InferInput("observation", list(boards.shape), "UINT8")
+    inputs.set_data_from_numpy(boards)
+    return [inputs]
+
+
+def fetched(address, path, body=None, **headers):
+    """Status, headers and what is said, by hand."""
+    request = urllib.request.Request(f"http://{address}{path}", data=body, headers=headers)
+    try:
+        with urllib.request.urlopen(request, timeout=60) as response:
+            return response.status, response.headers, json.loads(response.read())
+    except urllib.error.HTTPError as error:
+        return error.code, error.headers, json.loads(error.read())
+
+
+def triton_s_client_gets_the_policy_s_answers(server, policy, seen):
+    client = triton.InferenceServerClient(server[1], concurrency=8)
+    assert client.is_server_live()
+    assert client.is_server_ready()
+    assert client.is_model_ready("rush")
+    about = client.get_model_metadata("rush")
+    assert about["inputs"] == [{"name": "observation", "datatype": "UINT8", "shape": [-1, 5, 5, 7]}]
+    assert [one["name"] for one in about["outputs"]] == ["action", "logits", "value", "loops", "stop"]
+    assert about["parameters"]["halting"]["rule"] == "PolicyKL"
+    expected = policy.act(seen)
+    chance, pending = np.random.default_rng(0), []
+    for _ in range(30):
+        rows = chance.integers(0, len(seen), chance.integers(1, 6))
+        pending.append((rows, client.async_infer("rush", given(seen[rows]))))
+    for rows, one in pending:
+        found = one.get_result()
+        np.testing.assert_array_equal(found.as_numpy("action"), expected.action[rows])
+        np.testing.assert_array_equal(found.as_numpy("loops"), expected.loops[rows])
+    few = client.infer(
+        "rush", given(seen[:3]), parameters={"max_loops": 1, "threshold": 0.5}, request_id="me"
+    )
+    assert few.as_numpy("loops").tolist() == [1, 1, 1]
+    assert few.get_response()["id"] == "me"
+    late = client.infer("rush", given(seen[:1]), timeout=60_000_000)
+    assert "parameters" not in late.get_response()
+    client.close()
+
+
+def a_sequence_goes_on_where_it_was(server, seen):
+    policy, memory = looped_actor.load_policy(CARRIED), None
+    client, fresh = triton.InferenceServerClient(server[1]), []
+    for step, board in enumerate(seen[:4, None]):
+        ends = {"sequence_start": step == 0, "sequence_end": step == 3}
+        found = client.infer("carried", given(board), sequence_id=7, **ends)
+        expected = policy.act(board, memory=memory)
+        memory = expected.memory
+        assert found.as_numpy("loops").tolist() == expected.loops.tolist()
+        assert found.as_numpy("action").tolist() == expected.action.tolist()
+        fresh.append(found.get_response()["parameters"]["sequence_fresh"])
+    assert fresh == [True, False, False, False]
+    lost = client.infer("carried", given(seen[:1]), sequence_id=7)  # it has ended, and is forgotten
+    assert lost.get_response()["parameters"] == {"sequence_id": 7, "sequence_fresh": True}
+    client.close()
+
+
+def it_is_asked_by_hand(server, policy, seen):
+    data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+    status, _, said = fetched(server[1], "/v2/models/rush/infer", json.dumps({"inputs": [data]}).encode())
+    assert status == 200
+    told = {one["name"]: one["data"] for one in said["outputs"]}
+    assert told["action"] == [policy.act(seen[0]).action]
+    assert fetched(server[1], "/v2/models/rush/stats")[2]["answered"] >= 2
+
+
+WRONG = [
+    ("/v2/models/rush/infer", b"{", 400, "the request is not JSON"),
+    ("/v2/models/rush/infer", b"{}", 400, "inputs must be a list"),
+    ("/v2/models/rush/infer", None, 405, "infer answers POST"),
+    ("/v2/models/rush/ready", b"", 405, "this answers GET"),
+    ("/v2/models/rush/other", None, 404, "there is nothing at '/v2/models/rush/other'"),
+    ("/v2/models/nobody/infer", b"{}", 404, "models are ['rush', 'carried']"),
+    ("/v2/models/rush/infer", b"x" * (2**24 + 1), 413, "at most 16777216 bytes"),
+]
+
+
+def what_is_wrong_is_said(server):
+    for path, body, status, message in WRONG:
+        found, _, said = fetched(server[1], path, body)
+        assert (found, message in said["error"]) == (status, True), said
+
+
+def it_listens_on_this_machine_alone(server):
+    port = int(server[1].rpartition(":")[2])
+    lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
+    addresses = {line.split()[1] for line in lines if line.split()[3] == "0A"}  # which listen
+    assert f"0100007F:{port:04X}" in addresses
+    assert f"00000000:{port:04X}" not in addresses
+
+
+def who_has_asked_is_answered_when_it_ends(server, policy, seen):
+    process, address = server
+    client = triton.InferenceServerClient(address, concurrency=16)
+    asked = [client.async_infer("rush", given(seen)) for _ in range(8)]
+    until = time.monotonic() + 60
+    while not fetched(address, "/v2/models/rush/stats")[2]["thinking"]:
+        assert time.monotonic() < until
+    process.send_signal(signal.SIGTERM)
+    for one in asked:
+        np.testing.assert_array_equal(one.get_result().as_numpy("action"), policy.act(seen).action)
+    assert process.wait(60) == 0
+    assert process.stdout.read() == "answering who has asked ...\n"
+    client.close()
+
+
+def test_a_server_from_beginning_to_end(policy, seen):
+    """One for all, since it takes a while to begin."""
+    process, address = server = begun(RUSH_HOUR, CARRIED, "--names", "rush", "carried")
+    try:
+        assert process.stdout.readline() == f"http://{address}/v2/models/carried\n"
+        triton_s_client_gets_the_policy_s_answers(server, policy, seen)
+        a_sequence_goes_on_where_it_was(server, seen)
+        it_is_asked_by_hand(server, policy, seen)
+        what_is_wrong_is_said(server)
+        it_listens_on_this_machine_alone(server)
+        who_has_asked_is_answered_when_it_ends(server, policy, seen)
+    finally:
+        process.terminate()
+        process.wait(60)
+
+
+@thorough
+def test_a_replica_that_is_killed_is_replaced_and_tokens_are_asked_for(policy, seen):
+    process, address = begun(RUSH_HOUR, "--names", "rush", "--replicas", "2", LOOPED_ACTOR_TOKEN="secret")
+    try:
+        assert fetched(address, "/v2")[0] == fetched(address, "/v2/models/rush")[0] == 401
+        bears = {"Authorization": "Bearer secret"}
+        assert fetched(address, "/v2", **bears)[0] == 200
+        data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+        body = json.dumps({"inputs": [data]}).encode()
+
+        def ask(_):
+            return fetched(address, "/v2/models/rush/infer", body, **bears)[0]
+
+        with ThreadPoolExecutor(8) as threads:
+            asked = [threads.submit(ask, n) for n in range(400)]
+            time.sleep(0.5)
+            os.kill(replicas()[0], signal.SIGKILL)
+            statuses = [one.result(120) for one in asked]
+        assert set(statuses) <= {200, 500, 503}
+        assert statuses.count(200) > 300
+        until = time.monotonic() + 120
+        while len(replicas()) < 2 or ask(0) != 200:
+            assert time.monotonic() < until
+            time.sleep(0.5)
+    finally:
+        process.terminate()
+        assert process.wait(60) == 0
+
+
+def replicas():
+    """Processes by their names."""
+    found = []
+    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            if b"ServeReplica:rush" in path.read_bytes():
+                found.append(int(path.parent.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["nowhere"], "nowhere is not a folder"),
+        ([str(RUSH_HOUR), "--address", "8000"], "it must be a host and a port, as 127.0.0.1:8000"),
+        ([str(RUSH_HOUR), "--address", "0.0.0.0:8000"], "put a token that they must bear into"),
+        ([str(RUSH_HOUR), str(RUSH_HOUR)], "give each a --names of its own"),
+        ([str(RUSH_HOUR), "--names", "a/b"], "a policy cannot be called 'a/b'"),
+        ([str(RUSH_HOUR), "--replicas", "0"], "replicas is 0; it must be at least 1"),
+    ],
+)
+def test_mistakes_end_in_one_line(words, message, monkeypatch, capsys):
+    monkeypatch.delenv("LOOPED_ACTOR_TOKEN", raising=False)
+    with pytest.raises(SystemExit) as ended:
+        command(monkeypatch, "serve", *words)
+    assert ended.value.code == 2
+    assert message in " ".join(capsys.readouterr().err.split())
