@@ -15,8 +15,8 @@ import numpy as np
 from record import write_record
 
 from looped_actor.bench.depths import DISTRIBUTIONS
-from looped_actor.bench.schedule import packed
 from looped_actor.loop.packing import even_chunks
+from looped_actor.planning.schedule import packed
 
 ROOT = pathlib.Path(__file__).parents[1]
 CHIPS = 256

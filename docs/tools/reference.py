@@ -14,7 +14,7 @@ from typing import Any
 import docstring_parser
 import tyro
 
-from looped_actor.cli.main import app
+from looped_actor.cli.main import made
 from looped_actor.codec import to_json
 from looped_actor.configs.presets import preset
 
@@ -28,7 +28,7 @@ def commands_page() -> str:
         "# Commands\n\nEach has `--help`, which says the same. Options that take several values take them "
         "with spaces between; an option is given once.\n"
     )
-    for name, function in commands(app):
+    for name, function in commands(made()):
         text += f"\n## looped-actor {name}\n\n{_described(function)}"
     return FROM_CODE + text
 

@@ -11,6 +11,7 @@ import pytest
 
 from flags import QUICK_TO_COMPILE
 from helpers import thorough
+from looped_actor.version import __version__
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [str(pathlib.Path(sys.executable).with_name("looped-actor"))]
@@ -39,7 +40,13 @@ WITH_EXAMPLES = [
     *(["analyse", name] for name in ("probes", "difficulty", "histogram", "caps", "plot")),
     ["replay"],
     ["compare"],
+    ["serve"],
 ]
+
+
+def test_the_version_is_told():
+    done = run(*COMMAND, "--version")
+    assert (done.returncode, done.stdout) == (0, f"looped-actor {__version__}\n")
 
 
 @pytest.mark.parametrize("command", [[], ["bench"], *WITH_EXAMPLES])
@@ -50,6 +57,8 @@ def test_help_is_fast_and_shows_an_example(command):
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "tyro" in imported
     assert not {"jax", "flax", "numba", "orbax"} & imported
+    if not command:
+        assert len(done.stdout.splitlines()) <= 40  # one screen
     if command in WITH_EXAMPLES:
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 

@@ -86,7 +86,11 @@ def test_every_command_that_is_shown_parses(monkeypatch):
                     group._subcommands, name, type(spec)(**{**vars(spec), "target": silent(spec.target)})
                 )
 
-    silence(entry.app)
+    for name, (one, about) in list(entry.COMMANDS.items()):
+        if isinstance(one, tyro.extras.SubcommandApp):
+            silence(one)
+        else:
+            monkeypatch.setitem(entry.COMMANDS, name, (silent(one), about))
     shown = [(page, words) for page, words in every_command() if words != ["--help"]]
     assert len(shown) > 60
     for page, words in shown:

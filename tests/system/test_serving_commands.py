@@ -3,9 +3,11 @@
 import json
 import os
 import pathlib
+import re
 import signal
 import socket
 import subprocess
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -14,7 +16,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from test_commands import COMMAND, ROOT, UNOPTIMISED, command
+from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
 from helpers import thorough
@@ -47,8 +49,7 @@ def policy():
 
 @pytest.fixture(scope="module")
 def seen(policy):
-    one = policy.run.observation
-    return np.random.default_rng(1).integers(0, 2, (40, *one.shape)).astype(one.dtype)
+    return np.random.default_rng(1).integers(0, 2, (40, 6, 6, 7)).astype(np.uint8)
 
 
 def given(boards):
@@ -73,7 +74,7 @@ def triton_s_client_gets_the_policy_s_answers(server, policy, seen):
     assert client.is_server_ready()
     assert client.is_model_ready("rush")
     about = client.get_model_metadata("rush")
-    assert about["inputs"] == [{"name": "observation", "datatype": "UINT8", "shape": [-1, 5, 5, 7]}]
+    assert about["inputs"] == [{"name": "observation", "datatype": "UINT8", "shape": [-1, 6, 6, 7]}]
     assert [one["name"] for one in about["outputs"]] == ["action", "logits", "value", "loops", "stop"]
     assert about["parameters"]["halting"]["rule"] == "PolicyKL"
     expected = policy.act(seen)
@@ -113,7 +114,7 @@ def a_sequence_goes_on_where_it_was(server, seen):
 
 
 def it_is_asked_by_hand(server, policy, seen):
-    data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": seen[0].tolist()}
     status, _, said = fetched(server[1], "/v2/models/rush/infer", json.dumps({"inputs": [data]}).encode())
     assert status == 200
     told = {one["name"]: one["data"] for one in said["outputs"]}
@@ -130,6 +131,15 @@ WRONG = [
     ("/v2/models/nobody/infer", b"{}", 404, "models are ['rush', 'carried']"),
     ("/v2/models/rush/infer", b"x" * (2**24 + 1), 413, "at most 16777216 bytes"),
 ]
+
+
+def the_handbook_s_client_plays(server):
+    page = (ROOT / "docs" / "serving.md").read_text()
+    (code,) = re.findall(r"```python\n(# not run.*?)```", page, re.S)
+    code = code.replace("127.0.0.1:8000", server[1]).replace('"rush-hour"', '"rush"')
+    done = run(sys.executable, "-c", code)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"solved in \d+ steps; loops of each: \[[\d, ]+\]", done.stdout)
 
 
 def what_is_wrong_is_said(server):
@@ -163,12 +173,13 @@ def who_has_asked_is_answered_when_it_ends(server, policy, seen):
 
 def test_a_server_from_beginning_to_end(policy, seen):
     """One for all, since it takes a while to begin."""
-    process, address = server = begun(RUSH_HOUR, CARRIED, "--names", "rush", "carried")
+    process, address = server = begun(RUSH_HOUR, CARRIED, "--names", "rush", "carried", "--board", "6", "6")
     try:
         assert process.stdout.readline() == f"http://{address}/v2/models/carried\n"
         triton_s_client_gets_the_policy_s_answers(server, policy, seen)
         a_sequence_goes_on_where_it_was(server, seen)
         it_is_asked_by_hand(server, policy, seen)
+        the_handbook_s_client_plays(server)
         what_is_wrong_is_said(server)
         it_listens_on_this_machine_alone(server)
         who_has_asked_is_answered_when_it_ends(server, policy, seen)
@@ -179,12 +190,14 @@ def test_a_server_from_beginning_to_end(policy, seen):
 
 @thorough
 def test_a_replica_that_is_killed_is_replaced_and_tokens_are_asked_for(policy, seen):
-    process, address = begun(RUSH_HOUR, "--names", "rush", "--replicas", "2", LOOPED_ACTOR_TOKEN="secret")
+    process, address = begun(
+        RUSH_HOUR, "--names", "rush", "--board", "6", "6", "--replicas", "2", LOOPED_ACTOR_TOKEN="secret"
+    )
     try:
         assert fetched(address, "/v2")[0] == fetched(address, "/v2/models/rush")[0] == 401
         bears = {"Authorization": "Bearer secret"}
         assert fetched(address, "/v2", **bears)[0] == 200
-        data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+        data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": seen[0].tolist()}
         body = json.dumps({"inputs": [data]}).encode()
 
         def ask(_):

@@ -49,7 +49,7 @@ def loop(
     from rich.console import Console
 
     from looped_actor.bench.gradient import LoopBench, bench_loop
-    from looped_actor.bench.tables import gradient_table
+    from looped_actor.cli.tables import gradient_table
 
     preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
@@ -141,8 +141,8 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
     begin = time.perf_counter()
     from rich.console import Console
 
-    from looped_actor.bench.tables import savings_table
     from looped_actor.bench.work import Turns, asked_work, policy_work
+    from looped_actor.cli.tables import savings_table
     from looped_actor.levels import open_bank
     from looped_actor.runs.folder import load_policy
 
@@ -205,10 +205,10 @@ def plan(
     """
     from rich.console import Console
 
-    from looped_actor.bench.chips import Topology
-    from looped_actor.bench.plan import default_cache, plan_run
-    from looped_actor.bench.tables import plan_tables
+    from looped_actor.cli.tables import plan_tables
     from looped_actor.loop.hardware import computing
+    from looped_actor.planning.chips import Topology
+    from looped_actor.planning.plan import default_cache, plan_run
     from looped_actor.runs.kinds import run_of
 
     _at_least_one(chunk=chunk, slots=slots, loops=loops)
@@ -222,6 +222,44 @@ def plan(
         return
     for table in plan_tables(found):
         Console().print(table)
+
+
+@app.command(name="serve")
+def serve(
+    policy: Annotated[pathlib.Path | None, tyro.conf.Positional] = None,
+    /,
+    *,
+    seconds: float = 10.0,
+    rounds: int = 2,
+    depths: Literal["boxoban", "rush_hour", "easy"] = "boxoban",
+    as_json: Json = False,
+) -> None:
+    """Ask two servers of one policy the same: one of slots, and the obvious one, of batches.
+
+    Throughput of 64 askers at a time, then latencies at 50 and 80% of what the slower one can do, asked at
+    random times. All of it on this machine; it ends after about 12 loads of so many seconds.
+
+    Example: looped-actor bench serve --seconds 5 --json
+
+    Args:
+      policy: Folder of a run or policy. Default: the paper's net for Boxoban, with random weights.
+      seconds: How long each load lasts.
+      rounds: Turns of each server.
+      depths: How long thoughts are, as in `bench loop`.
+      as_json: Print one JSON object instead of a table.
+    """
+    from rich.console import Console
+
+    from looped_actor.bench.serving import ServeBench, bench_serving
+    from looped_actor.cli.tables import serving_table
+
+    _at_least_one(rounds=rounds, seconds=seconds)
+    with _bar() as progress:
+        found = bench_serving(policy, ServeBench(seconds, rounds, depths), progress)
+    if as_json:
+        print(json.dumps(found))
+        return
+    Console().print(serving_table(found))
 
 
 def tune(*, on: DeviceOptions, rounds: int = 4, as_json: Json = False) -> None:
@@ -238,9 +276,9 @@ def tune(*, on: DeviceOptions, rounds: int = 4, as_json: Json = False) -> None:
     """
     from rich.console import Console
 
-    from looped_actor.bench.tables import tuned_table
     from looped_actor.bench.tune import tune as time_candidates
     from looped_actor.bench.tune import tuning_work
+    from looped_actor.cli.tables import tuned_table
     from looped_actor.loop.hardware import remember, tuned_file
 
     _at_least_one(rounds=rounds)

@@ -56,7 +56,7 @@ def evaluate(
 def _print_evaluation(facts: dict[str, Any]) -> None:
     from rich.console import Console
 
-    from looped_actor.bench.tables import evaluation_table
+    from looped_actor.cli.tables import evaluation_table
 
     console = Console(markup=False)
     console.print(evaluation_table(facts))

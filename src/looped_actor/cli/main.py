@@ -25,33 +25,48 @@ from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
 from looped_actor.version import __version__
 
-app = tyro.extras.SubcommandApp()
-app.command(train)
-app.command(resume)
-app.command(name="eval")(evaluate)
-app.command(analyse, name="analyse", help="Look at what the loops of trained policies do.")
-app.command(compare)
-app.command(replay)
-app.command(export)
-app.command(serve)
-app.command(reproduce, name="reproduce", help="Reproduce the paper's figures and tables by their names.")
-app.command(models)
-app.command(plan)
-app.command(tune)
-app.command(theory)
-app.command(levels, name="levels", help="Build, look at and solve banks of puzzle levels.")
-app.command(ogbench, name="ogbench", help="Collect or fetch data of robot manipulation, and film policies.")
-app.command(bench, name="bench", help="Time what halting saves.")
+COMMANDS: dict[str, tuple[Any, str | None]] = {
+    "train": (train, None),
+    "resume": (resume, None),
+    "eval": (evaluate, None),
+    "analyse": (analyse, "Look at what the loops of trained policies do."),
+    "compare": (compare, None),
+    "replay": (replay, None),
+    "export": (export, None),
+    "serve": (serve, None),
+    "reproduce": (reproduce, "Reproduce the paper's figures and tables by their names."),
+    "models": (models, None),
+    "plan": (plan, None),
+    "tune": (tune, None),
+    "theory": (theory, None),
+    "levels": (levels, "Build, look at and solve banks of puzzle levels."),
+    "ogbench": (ogbench, "Collect or fetch data of robot manipulation, and film policies."),
+    "bench": (bench, "Time what halting saves."),
+}
+"""By name, in the order in which help shows them; those without a word of their own have a docstring."""
+
+
+def made(in_short: bool = False) -> tyro.extras.SubcommandApp:
+    """The application; in short, help says one sentence of each command, and nothing else of it."""
+    app = tyro.extras.SubcommandApp()
+    for name, (command, about) in COMMANDS.items():
+        first = (command.__doc__ or "").partition("\n\n")[0]
+        app.command(command, name=name, help=about or (" ".join(first.split()) if in_short else None))
+    return app
 
 
 def main() -> None:
     """Run the command line; a mistake of the user's ends in one line, not in a traceback."""
     sys.unraisablehook = _but_late_callbacks
     try:
-        _check_options(sys.argv[1:])
-        app.cli(
+        words = sys.argv[1:]
+        if words == ["--version"]:
+            print(f"looped-actor {__version__}")
+            return
+        _check_options(words)
+        made(in_short=not words or words[0] not in COMMANDS).cli(
             prog="looped-actor",
-            description="Policies that think in loops.",
+            description="Policies that think in loops. `looped-actor COMMAND --help` has examples.",
             config=(tyro.conf.FlagCreatePairsOff, tyro.conf.OmitArgPrefixes),
         )
     except BrokenPipeError:  # as in `looped-actor ... | head`: nobody reads on

@@ -29,7 +29,7 @@ def models(
     from flax import nnx
     from rich.console import Console
 
-    from looped_actor.bench.tables import arms_table
+    from looped_actor.cli.tables import arms_table
     from looped_actor.models.arms import arms_for, paper_core
     from looped_actor.models.cost import count_parameters, token_count, update_memory
     from looped_actor.models.tasks import TASKS

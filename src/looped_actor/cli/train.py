@@ -229,7 +229,7 @@ def _train(
 def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
     from rich.console import Console
 
-    from looped_actor.bench.tables import cost_tables
+    from looped_actor.cli.tables import cost_tables
     from looped_actor.runs.kinds import run_of
 
     for table in cost_tables(config, run_of(run_of(config, own=own).completed(), own=own).cost(devices)):

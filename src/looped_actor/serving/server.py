@@ -299,8 +299,16 @@ def _json(value: Any) -> tuple[bytes, dict[str, str]]:
     return json.dumps(value).encode(), {"Content-Type": "application/json"}
 
 
-def start(policies: Mapping[str, str], settings: Serving) -> None:
-    """Start serving, and return when all is ready: folders of policies by their names."""
+def start(
+    policies: Mapping[str, str], settings: Serving, ways: Mapping[str, type[Replica]] | None = None
+) -> None:
+    """Start serving, and return when all is ready.
+
+    Args:
+      policies: their folders by their names.
+      settings: how to serve.
+      ways: other replicas than usual, by the same names.
+    """
     for name, folder in policies.items():
         if not pathlib.Path(folder).is_dir():
             raise ValueError(f"{folder} is not a folder; give that of a run, or of a policy")
@@ -310,13 +318,13 @@ def start(policies: Mapping[str, str], settings: Serving) -> None:
     try:
         for folder in policies.values():
             policy_at(pathlib.Path(folder)).run.program(settings.board)  # what is wrong with it is said here
-        _deploy(policies, settings)
+        _deploy(policies, settings, ways or {})
     except BaseException:
         stop(policies)
         raise
 
 
-def _deploy(policies: Mapping[str, str], settings: Serving) -> None:
+def _deploy(policies: Mapping[str, str], settings: Serving, ways: Mapping[str, type[Replica]]) -> None:
     from ray import serve
 
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
@@ -325,16 +333,17 @@ def _deploy(policies: Mapping[str, str], settings: Serving) -> None:
     serve.start(proxy_location="HeadOnly", http_options=http, logging_config=quiet)
     given, common = asdict(settings), {"ray_actor_options": {"num_cpus": 0}, "logging_config": quiet}
     replica: Any = serve.deployment(
+        name="Replica",
         num_replicas=settings.replicas,
         max_ongoing_requests=2 * settings.most_waiting + 64,  # the engine knows better when to refuse
         health_check_period_s=2,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=SECONDS_TO_ANSWER,
         **common,
-    )(Replica)
+    )
     door: Any = serve.deployment(max_ongoing_requests=1000, **common)(Door)
     targets = [
-        serve.RunTarget(replica.bind(given, name, folder), name, f"{MODELS}/{name}")
+        serve.RunTarget(replica(ways.get(name, Replica)).bind(given, name, folder), name, f"{MODELS}/{name}")
         for name, folder in policies.items()
     ]
     serve.run_many([*targets, serve.RunTarget(door.bind(given, list(policies)), DOOR, "/v2")])

@@ -15,11 +15,11 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from looped_actor.bench.chips import Chip, Topology
 from looped_actor.bench.depths import DISTRIBUTIONS, DepthDistribution
-from looped_actor.bench.hlo import Body, read_program
-from looped_actor.bench.schedule import packed, streamed
 from looped_actor.files import cache_folder, write_whole
+from looped_actor.planning.chips import Chip, Topology
+from looped_actor.planning.hlo import Body, read_program
+from looped_actor.planning.schedule import packed, streamed
 from looped_actor.runs.base import Run
 
 CHIPS_REPLAYED = 8

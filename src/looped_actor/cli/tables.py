@@ -6,11 +6,11 @@ from rich.table import Table
 
 from looped_actor.bench.depths import MAX_LOOPS
 from looped_actor.bench.gradient import LoopTiming
-from looped_actor.bench.plan import Plan
 from looped_actor.bench.tune import Tuned
 from looped_actor.bench.work import Saving
 from looped_actor.codec import field_paths, field_value
 from looped_actor.configs.runs import RunConfig
+from looped_actor.planning.plan import Plan
 from looped_actor.runs.base import Estimate
 
 MOST_PARTS = 8
@@ -97,6 +97,32 @@ def plan_tables(plan: Plan) -> list[Table]:
             table.add_row(part.name, *numbers, f"{part.seconds * 1e6:,.1f}", f"{share:.0%}", part.bound)
         tables.append(table)
     return tables
+
+
+def serving_table(facts: dict[str, Any]) -> Table:
+    """What two servers of one policy did."""
+    title = f"{facts['task']}: thoughts of {facts['mean_loops']:.1f} loops; latencies in milliseconds"
+    table = _table(title, "", "slots", "batches", "ratio")
+    most = facts["saturation"]
+    table.add_row(
+        "answers per second, at most",
+        *(f"{most[way]:.0f}" for way in most),
+        f"{facts['throughput_ratio']:.2f}",
+    )
+    for name, told in facts.items():
+        if not name.startswith("at_"):
+            continue
+        table.add_section()
+        for quantile in ("p50", "p95", "p99"):
+            slots, batches = (1000 * told[way][quantile] for way in most)
+            row = f"{slots:.1f}", f"{batches:.1f}", f"{slots / batches:.2f}"
+            table.add_row(f"{quantile} at {told['per_second']:.0f} per second", *row)
+    engine = facts["engine"]
+    table.caption = (
+        f"the engine alone: {engine['loops_per_second']:.0f} loops per second, "
+        f"{engine['share_of_streaming']:.2f} of Streaming"
+    )
+    return table
 
 
 def tuned_table(tuned: Tuned) -> Table:

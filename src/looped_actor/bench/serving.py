@@ -1,0 +1,311 @@
+"""Requests in slots against requests in batches: two servers of one policy, asked the same in turns.
+
+The obvious server gathers requests with Ray Serve's `@serve.batch` and lets the policy decide for the whole
+batch, which is answered when its deepest thought has ended. Clients are a process of their own. At a given
+load they ask at random times, whatever was answered by then (an open loop), and a latency counts from when a
+request was due.
+"""
+
+import asyncio
+import json
+import multiprocessing
+import pathlib
+import socket
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+
+from looped_actor.algorithms import Weights, as_open_loop, deciding, no_statistics
+from looped_actor.bench.depths import DISTRIBUTIONS
+from looped_actor.configs.presets import preset
+from looped_actor.loop import Packed, Streaming
+from looped_actor.runs.folder import policy_at
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.policy import Policy, save_policy
+from looped_actor.serving.engine import Answer, Engine
+from looped_actor.serving.protocol import HEADER_LENGTH, Question
+from looped_actor.serving.server import MODELS, Replica, Serving, start, stop
+
+WAYS = ("slots", "batches")
+SHARES = (0.5, 0.8)
+"""Of what the slower way can do: the loads at which latency is measured."""
+REQUESTS = 256
+"""Different ones, which are repeated."""
+BATCH_WAIT = 0.005
+"""Seconds that the obvious server waits for a batch to fill."""
+CLIENTS = 64
+"""At a time, to see how much a server can do."""
+
+
+class Load(NamedTuple):
+    """What came of a load."""
+
+    asked: int
+    answered: int
+    refused: int
+    per_second: float
+    p50: float
+    p95: float
+    p99: float
+
+
+@dataclass(frozen=True)
+class ServeBench:
+    """How to measure."""
+
+    seconds: float = 10
+    """Of each load."""
+    rounds: int = 2
+    """Turns of each way; of throughputs the best counts, latencies are of all."""
+    depths: str = "boxoban"
+    """Loops that are asked for: a distribution of `looped_actor.bench.depths`."""
+
+
+def paper_policy(folder: pathlib.Path) -> None:
+    """Write the paper's net for Boxoban, with random weights: how long it thinks is asked of it."""
+    run = run_of(preset("boxoban", "paper", "looped"))
+    _, parameters, fixed = nnx.split(run.build(nnx.Rngs(0)), nnx.Param, ...)
+    save_policy(run.config, Weights(parameters, fixed, no_statistics(run.features)), folder)
+
+
+def boards_of(policy: Policy, count: int) -> list[np.ndarray]:
+    """Random observations: of every input, `count`."""
+    chance = np.random.default_rng(0)
+    return [
+        chance.integers(0, 2, (count, *one.shape)).astype(one.dtype)
+        for one in policy.run.program().inputs.values()
+    ]
+
+
+def engine_share(policy: Policy, depths: np.ndarray, rounds: int) -> dict[str, float]:
+    """Loops per second of an engine without a server, and as a share of those of `Streaming`."""
+    seen = boards_of(policy, len(depths))
+    best = {"engine": np.inf, "streaming": np.inf}
+    observation = policy.run.program().observation(*seen)
+    rule: Any = policy.halting
+
+    # The depth that is asked for is the cap of each request, and no divergence is below zero.
+    def stream(weights: Weights) -> Any:
+        loop: Any = as_open_loop(policy.run.definition, weights, replace(rule, threshold=0.0))
+        caps = jnp.asarray(depths)
+        inner = replace(
+            loop,
+            embed=lambda given: (loop.embed(given[0]), given[1]),
+            start=lambda x: loop.start(x[0]),
+            problem=replace(
+                loop.problem,
+                step=lambda latent, x: loop.problem.step(latent, x[0]),
+                readout=lambda latent, x: loop.problem.readout(latent, x[0]),
+                cap=lambda x: x[1],
+            ),
+        )
+        return Streaming().think(inner, (observation, caps)).thoughts.loops
+
+    streamed = jax.jit(stream)
+    with Engine(policy, most_waiting=2 * len(depths)) as engine:
+        for turn in range(rounds + 1):  # the first compiles
+            began = time.monotonic()
+            loops = np.asarray(streamed(policy.weights))
+            halfway = time.monotonic()
+            rows = zip(*seen, strict=True)
+            limits = [{"max_loops": int(depth), "threshold": 0.0} for depth in depths]
+            futures = [engine.ask(one, **own) for one, own in zip(rows, limits, strict=True)]
+            answers = [future.result().loops for future in futures]
+            ended = time.monotonic()
+            assert answers == loops.tolist()
+            if turn:
+                best["streaming"] = min(best["streaming"], halfway - began)
+                best["engine"] = min(best["engine"], ended - halfway)
+    asked = int(depths.sum())
+    return {
+        "loops_per_second": asked / best["engine"],
+        "share_of_streaming": best["streaming"] / best["engine"],
+    }
+
+
+def batching_replica() -> type[Replica]:
+    """The obvious server."""
+    from ray import serve
+
+    class Batching(Replica):
+        def _first_answer(self) -> None:
+            policy, rows = self.engine.policy, self.engine.rows
+            rule: Any = policy.halting
+
+            def decide(weights: Weights, inputs: list[Any], caps: Any) -> Any:
+                decided: Any = deciding(
+                    policy.run.definition, weights, replace(rule, threshold=0.0), Packed()
+                )
+                decision = decided(rows.program.observation(*inputs), caps=caps)
+                return rows.program.outputs(decision), decision.loop.loops, decision.loop.stop
+
+            self.decide = jax.jit(decide)
+            super()._first_answer()
+            nothing = [np.zeros((rows.count, *one.shape), one.dtype) for one in self.inputs.values()]
+            self.decide(policy.weights, nothing, np.ones(rows.count, np.int32))
+            batching: Any = self.one
+            batching.set_max_batch_size(rows.count)
+
+        async def _asked(self, question: Question, limits: dict[str, Any]) -> list[Answer]:
+            cap, began = limits["max_loops"] or self.engine.rows.most_loops, time.monotonic()
+            rows = zip(*question.inputs.values(), strict=True)
+            one: Any = self.one
+            found = await asyncio.gather(*(one((row, cap)) for row in rows))
+            return [Answer(*told, seconds=time.monotonic() - began) for told in found]
+
+        @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT)
+        async def one(self, asked: list[Any]) -> list[Any]:
+            return await asyncio.to_thread(self._batch, asked)
+
+        def _batch(self, asked: list[Any]) -> list[Any]:
+            count = self.engine.rows.count
+            asked = [*asked, *asked[:1] * (count - len(asked))]  # one program, of one size
+            inputs = [np.stack(values) for values in zip(*(row for row, _ in asked), strict=True)]
+            caps = np.array([cap for _, cap in asked], np.int32)
+            outputs, loops, stop = jax.device_get(self.decide(self.engine.policy.weights, inputs, caps))
+            return [
+                ({name: values[n] for name, values in outputs.items()}, int(loops[n]), int(stop[n]))
+                for n in range(len(asked))
+            ]
+
+    return Batching
+
+
+def requests_of(policy: Policy, depths: np.ndarray) -> list[tuple[bytes, str]]:
+    """Bodies, and the lengths of their heads: each asks for a depth."""
+    seen = boards_of(policy, len(depths))
+    names, bodies = list(policy.run.program().inputs), []
+    for row, depth in enumerate(depths):
+        values = [array[row : row + 1] for array in seen]
+        inputs = [
+            {
+                "name": name,
+                "shape": list(value.shape),
+                "datatype": {"uint8": "UINT8", "float32": "FP32"}[str(value.dtype)],
+                "parameters": {"binary_data_size": value.nbytes},
+            }
+            for name, value in zip(names, values, strict=True)
+        ]
+        about = {"inputs": inputs, "outputs": [{"name": "action"}, {"name": "loops"}]}
+        about["parameters"] = {"max_loops": int(depth), "threshold": 0.0}
+        head = json.dumps(about).encode()
+        bodies.append((b"".join([head, *(value.tobytes() for value in values)]), str(len(head))))
+    return bodies
+
+
+def bench_serving(
+    folder: pathlib.Path | None, bench: ServeBench, progress: Callable[[float, str], None]
+) -> dict[str, Any]:
+    """Measure both ways; facts that JSON can hold.
+
+    Args:
+      folder: of a policy. Default: the paper's net for Boxoban.
+      bench: how.
+      progress: is told how far it is, and what is being done.
+    """
+    with tempfile.TemporaryDirectory() as there:
+        if folder is None:
+            folder = pathlib.Path(there)
+            paper_policy(folder)
+        policy = policy_at(folder)
+        if policy.halting is None:
+            raise ValueError(f"{policy.config.arm} does not loop: all its thoughts are of one length")
+        depths = np.minimum(DISTRIBUTIONS[bench.depths].draw(REQUESTS), policy.halting.max_loops)
+        facts: dict[str, Any] = {"task": policy.config.task, "mean_loops": float(depths.mean())}
+        progress(0.02, "the engine alone")
+        facts["engine"] = engine_share(policy, depths, bench.rounds)
+        progress(0.2, "starting both servers")
+        with socket.socket() as one:
+            one.bind(("127.0.0.1", 0))
+            port = one.getsockname()[1]
+        settings = Serving(port=port, most_waiting=4096)
+        start(dict.fromkeys(WAYS, str(folder)), settings, {"batches": batching_replica()})
+        try:
+            bodies = requests_of(policy, depths)
+            return facts | _loads(bench, f"http://127.0.0.1:{port}{MODELS}", bodies, progress)
+        finally:
+            stop(WAYS)
+
+
+def _loads(
+    bench: ServeBench, url: str, bodies: list, progress: Callable[[float, str], None]
+) -> dict[str, Any]:
+    spawn = multiprocessing.get_context("spawn")
+    with spawn.Pool(1) as client:
+
+        def load(way: str, rate: float | None) -> tuple[Load, list[float]]:
+            return client.apply(_load, (f"{url}/{way}/infer", bodies, rate, bench.seconds))
+
+        most = dict.fromkeys(WAYS, 0.0)
+        for turn in range(bench.rounds):
+            for way in WAYS:
+                progress(0.25 + 0.25 * turn / bench.rounds, f"how much {way} can do")
+                most[way] = max(most[way], load(way, None)[0].per_second)
+        facts: dict[str, Any] = {"saturation": most, "throughput_ratio": most["slots"] / most["batches"]}
+        for number, share in enumerate(SHARES):
+            rate, seen = share * min(most.values()), {way: [] for way in WAYS}
+            for turn in range(bench.rounds):
+                for way in WAYS:
+                    part = (number + turn / bench.rounds) / len(SHARES)
+                    progress(0.5 + 0.5 * part, f"{way} at {share:.0%}")
+                    seen[way] += load(way, rate)[1]
+            told = {way: _quantiles(seconds) for way, seconds in seen.items()}
+            ratio = told["slots"]["p99"] / told["batches"]["p99"]
+            facts[f"at_{share:.0%}"] = {"per_second": rate, **told, "p99_ratio": ratio}
+    return facts
+
+
+def _quantiles(seconds: list[float]) -> dict[str, float]:
+    values = np.quantile(seconds, (0.5, 0.95, 0.99)) if seconds else [np.nan] * 3
+    return dict(zip(("p50", "p95", "p99"), map(float, values), strict=True))
+
+
+def _load(url: str, bodies: list, rate: float | None, seconds: float) -> tuple[Load, list[float]]:
+    return asyncio.run(_asked(url, bodies, rate, seconds))
+
+
+async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> tuple[Load, list[float]]:
+    """Ask: at a rate, or as often as `CLIENTS` at a time can."""
+    import aiohttp
+
+    latencies, counts = [], {"asked": 0, "refused": 0}
+    connector = aiohttp.TCPConnector(limit=0)
+    async with aiohttp.ClientSession(connector=connector) as session:
+
+        async def ask(due: float) -> None:
+            body, length = bodies[counts["asked"] % len(bodies)]
+            counts["asked"] += 1
+            async with session.post(url, data=body, headers={HEADER_LENGTH: length}) as response:
+                await response.read()
+                if response.status == 200:
+                    latencies.append(time.monotonic() - due)
+                else:
+                    counts["refused"] += 1
+
+        began = time.monotonic()
+        if rate is None:
+
+            async def client() -> None:
+                while time.monotonic() < began + seconds:
+                    await ask(time.monotonic())
+
+            await asyncio.gather(*(client() for _ in range(CLIENTS)))
+        else:
+            gaps = np.random.default_rng(0).exponential(1 / rate, int(2 * rate * seconds) + 10)
+            due = began + np.cumsum(gaps)
+            pending = []
+            for moment in due[due < began + seconds]:
+                await asyncio.sleep(max(0.0, moment - time.monotonic()))
+                pending.append(asyncio.create_task(ask(float(moment))))
+            await asyncio.gather(*pending)
+        took = time.monotonic() - began
+    told = _quantiles(latencies)
+    load = Load(counts["asked"], len(latencies), counts["refused"], len(latencies) / took, **told)
+    return load, latencies

@@ -1,0 +1,1 @@
+"""What a run would take on chips that are not here: its programs compiled for them, and read."""
