@@ -12,6 +12,7 @@ import zipfile
 import jax
 import pytest
 
+from helpers import thorough
 from looped_actor.devices import all_devices
 from looped_actor.runs.folder import fingerprint_of, policy_at, read_run, train_run
 from looped_actor.runs.kinds import run_of
@@ -21,13 +22,14 @@ HERE = pathlib.Path(__file__).parent / "runs"
 WHOLE = ["ppo-streamed", "imitation-boxoban"]
 """Also evaluated, and with a checkpoint of the second iteration."""
 LEARNED = [
-    "ppo-in-step",
     "ppo-iso-flops",
-    "ppo-drc",
-    "imitation-rush-hour",
     "gciql",
-    "gciql-mapped",
     "gciql-mlp",
+    # Whose parts the others and the tests of equivalence have too.
+    *(
+        pytest.param(name, marks=thorough)
+        for name in ("ppo-in-step", "ppo-drc", "imitation-rush-hour", "gciql-mapped")
+    ),
 ]
 
 
