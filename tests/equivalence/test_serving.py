@@ -90,6 +90,7 @@ def test_a_deadline_is_answered_by_the_loop_that_was_reached(policy, seen):
         waits = [engine.ask(seen[0], threshold=0.0, max_loops=2000) for _ in range(3)]
         with pytest.raises(LateError, match="before this request had a slot"):
             engine.ask(seen[0], seconds=1e-6).result()
+        assert not waits[-1].done()  # nobody waits in the queue for what has passed
         assert [wait.result().loops for wait in waits] == [2000] * 3
     late = [answer for answer in told if answer.stop == StopReason.RUNNING]
     assert late

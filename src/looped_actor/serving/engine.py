@@ -23,6 +23,7 @@ TICKS_AT_ONCE = 4
 """While others might come in: nobody who asks waits for more ticks than that before a slot is looked for."""
 TICKS_WHEN_FULL = 16
 """While nobody could: deadlines are looked at as often."""
+LATE = "the deadline passed before this request had a slot"
 
 
 class BusyError(Exception):
@@ -235,16 +236,23 @@ class Engine:
                 if self._closing:
                     return None
                 self._changed.wait()
-            now = time.monotonic()
+            self._drop_late()
             for row in range(self.rows.count):
                 while row not in self._at_work and self._queue:
                     request = self._queue.popleft()
-                    if now >= request.deadline:
-                        _fail(request.future, LateError("the deadline passed before this request had a slot"))
-                    elif request.future.set_running_or_notify_cancel():
+                    if request.future.set_running_or_notify_cancel():
                         self._at_work[row], entering[row] = request, True
                         _write(table, row, request.asked)
         return entering
+
+    def _drop_late(self) -> None:
+        """Tell those whose deadline passed while they waited."""
+        now = time.monotonic()
+        late = [request for request in self._queue if now >= request.deadline]
+        if late:
+            self._queue = collections.deque(one for one in self._queue if now < one.deadline)
+        for request in late:
+            _fail(request.future, LateError(LATE))
 
     def _let_out(self, came: Came) -> np.ndarray:
         """Answer whoever can be answered; rows that are free again."""
@@ -257,11 +265,11 @@ class Engine:
             with self._changed:
                 del self._at_work[row]
             if not came.ended[row] and not (came.thinking[row] and came.loops[row]):
-                _fail(request.future, LateError("the deadline passed before this request had a slot"))
+                _fail(request.future, LateError(LATE))
                 continue
             loops, memory = int(came.loops[row]), None
             if came.latent is not None:
-                memory = Memory(came.latent[row], np.array(False))
+                memory = Memory(came.latent[row].copy(), np.array(False))  # not all rows
             self._answered, self._loops = self._answered + 1, self._loops + loops
             outputs = {name: values[row] for name, values in came.outputs.items()}
             answer = Answer(outputs, loops, int(came.stop[row]), now - request.began, memory)

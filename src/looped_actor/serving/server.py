@@ -362,7 +362,7 @@ def stop(policies: Iterable[str]) -> None:
 def until_told() -> None:
     """Wait for SIGTERM or SIGINT."""
     told = threading.Event()
-    for number_ in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number_, lambda *_: told.set())
+    for which in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, lambda *_: told.set())
     while not told.wait(1):  # a wait without end would not be interrupted
         pass
