@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import looped_actor
+from looped_actor.bench.serving import engine_share
 from looped_actor.loop import StopReason
 from looped_actor.loop.starts import Carried
 from looped_actor.runs.kinds import run_of
@@ -163,6 +164,14 @@ def test_mistakes_are_told_to_who_makes_them(engine, seen, given, message):
         engine.ask(seen[0], **given)
     with pytest.raises(ValueError, match=r"an observation is uint8\[5, 5, 7\]; what was given is uint8\[2, "):
         engine.ask(seen[:2])
+
+
+def test_an_engine_and_a_stream_are_asked_the_same(policy):
+    """As `bench serve` measures them: it checks that loops agree; times say nothing here."""
+    depths = np.random.default_rng(0).integers(2, 9, 24).astype(np.int32)
+    found = engine_share(policy, depths, rounds=1)
+    assert found["loops_per_second"] > 0
+    assert found["share_of_streaming"] > 0
 
 
 def test_when_the_device_fails_nobody_waits_forever(policy, seen, monkeypatch):

@@ -40,11 +40,11 @@ from looped_actor.models import CoreConfig
 from looped_actor.offline import open_dataset
 from looped_actor.offline.dataset import DatasetError
 from looped_actor.runs.folder import begin_run, train_run
-from looped_actor.runs.policy import PolicyError
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.boxoban import possible_pushes, solve_cells
 from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
 from looped_actor.training.metrics import TableFile
+from looped_actor.weights import PolicyError
 from tiny import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

@@ -16,7 +16,7 @@ from helpers import evaluated
 from looped_actor import Outcome, OwnConfig, PPOConfig, VectorGym, WandbLogger
 from looped_actor.envs.spaces import ContinuousActions
 from looped_actor.levels import open_bank
-from looped_actor.runs.policy import PolicyError
+from looped_actor.weights import PolicyError
 
 SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 

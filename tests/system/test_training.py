@@ -25,8 +25,8 @@ from looped_actor.envs import Boxoban
 from looped_actor.levels import generate, open_bank, starter_bank, write_bank
 from looped_actor.runs.folder import begin_run, fingerprint_of, load_policy, read_run, train_run
 from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import PolicyError
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
+from looped_actor.weights import PolicyError
 from tiny import CHANGES, tiny
 
 SETTINGS = [f"{name}={json.dumps(value)}" for name, value in CHANGES.items()]

@@ -34,8 +34,6 @@ from looped_actor.serving.protocol import HEADER_LENGTH, Question
 from looped_actor.serving.server import MODELS, Replica, Serving, start, stop
 
 WAYS = ("slots", "batches")
-SHARES = (0.5, 0.8)
-"""Of what the slower way can do: the loads at which latency is measured."""
 REQUESTS = 256
 """Different ones, which are repeated."""
 BATCH_WAIT = 0.005
@@ -66,6 +64,8 @@ class ServeBench:
     """Turns of each way; of throughputs the best counts, latencies are of all."""
     depths: str = "boxoban"
     """Loops that are asked for: a distribution of `looped_actor.bench.depths`."""
+    shares: tuple[float, ...] = (0.5, 0.8)
+    """Of what the slower way can do: the loads at which latency is measured."""
 
 
 def paper_policy(folder: pathlib.Path) -> None:
@@ -249,11 +249,11 @@ def _loads(
                 progress(0.25 + 0.25 * turn / bench.rounds, f"how much {way} can do")
                 most[way] = max(most[way], load(way, None)[0].per_second)
         facts: dict[str, Any] = {"saturation": most, "throughput_ratio": most["slots"] / most["batches"]}
-        for number, share in enumerate(SHARES):
+        for number, share in enumerate(bench.shares):
             rate, seen = share * min(most.values()), {way: [] for way in WAYS}
             for turn in range(bench.rounds):
                 for way in WAYS:
-                    part = (number + turn / bench.rounds) / len(SHARES)
+                    part = (number + turn / bench.rounds) / len(bench.shares)
                     progress(0.5 + 0.5 * part, f"{way} at {share:.0%}")
                     seen[way] += load(way, rate)[1]
             told = {way: _quantiles(seconds) for way, seconds in seen.items()}
