@@ -114,7 +114,7 @@ def test_own_world_is_resumed_by_a_command_and_exported(tmp_path):
     assert in_a_new_process(CALL, whole / "exported", tmp_path / "seen.npy") == loaded
 
 
-def test_own_world(tmp_path, monkeypatch, capsys):
+def test_own_world(tmp_path, monkeypatch, capsys, size):
     code, whole = shortened("own_world.py", tmp_path, 5 * 1024), tmp_path / "whole"
     killed_in_training(code, whole, after=2)
     arrives(code, whole)
@@ -125,9 +125,11 @@ def test_own_world(tmp_path, monkeypatch, capsys):
     assert {name: facts[name] for name in at_end} == at_end
     out = tmp_path / "analysis"
     few = ("--caps", 1, "--fixed", 2, "--count", 16)
-    for name, options in (("histogram", ("--episodes", 16)), ("caps", few)):
+    analyses = {"histogram": ("--episodes", 16)} | size({}, {"caps": few})
+    for name, options in analyses.items():
         command(monkeypatch, *map(str, ("analyse", name, whole, "--code", code, *options, "--out", out)))
-    assert {path.suffix for path in out.glob("caps.*")} == {".csv", ".png", ".svg", ".txt"}
+    for name in analyses:
+        assert {path.suffix for path in out.glob(f"{name}.*")} == {".csv", ".png", ".svg", ".txt"}
     with pytest.raises(SystemExit):
         command(monkeypatch, "eval", str(whole))
     assert "is of a world of your own, 'walk'" in capsys.readouterr().err

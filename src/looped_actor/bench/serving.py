@@ -88,7 +88,7 @@ def engine_share(policy: Policy, depths: np.ndarray, rounds: int) -> dict[str, f
     """Loops per second of an engine without a server, and as a share of those of `Streaming`."""
     seen = boards_of(policy, len(depths))
     best = {"engine": np.inf, "streaming": np.inf}
-    observation = policy.run.program().observation(*seen)
+    observation = policy.run.program().observation(*map(jnp.asarray, seen))
     rule: Any = policy.halting
 
     # The depth that is asked for is the cap of each request, and no divergence is below zero.
