@@ -253,16 +253,16 @@ def join_ray(address: str = "local", workers: int | None = None) -> Any:
     if address == "local":
         if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
             raise ValueError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
-        # Ray listens on every interface, whatever address it is given: what is secret is the token.
-        if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:
+        if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:  # it listens everywhere
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
     elif workers is not None:
         raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
     try:
-        return ray.init(**options) and ray
+        ray.init(**options)
     except (ConnectionError, RuntimeError) as error:
         raise ValueError(f"no Ray cluster at {address}: {error}") from None
+    return ray
 
 
 class RayTasks:

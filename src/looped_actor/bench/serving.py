@@ -148,8 +148,11 @@ def batching_replica() -> type[Replica]:
 
             self.decide = jax.jit(decide)
             super()._first_answer()
-            nothing = [np.zeros((rows.count, *one.shape), one.dtype) for one in self.inputs.values()]
-            self.decide(policy.weights, nothing, np.ones(rows.count, np.int32))
+            size = 1
+            while size <= rows.count:  # a program for each power of two
+                nothing = [np.zeros((size, *one.shape), one.dtype) for one in self.inputs.values()]
+                self._batch([(row, 1) for row in zip(*nothing, strict=True)])
+                size *= 2
             batching: Any = self.one
             batching.set_max_batch_size(rows.count)
 
@@ -165,10 +168,10 @@ def batching_replica() -> type[Replica]:
             return await asyncio.to_thread(self._batch, asked)
 
         def _batch(self, asked: list[Any]) -> list[Any]:
-            count = self.engine.rows.count
-            asked = [*asked, *asked[:1] * (count - len(asked))]  # one program, of one size
+            filled = 2 ** (len(asked) - 1).bit_length() - len(asked)
             inputs = [np.stack(values) for values in zip(*(row for row, _ in asked), strict=True)]
-            caps = np.array([cap for _, cap in asked], np.int32)
+            inputs = [np.concatenate([values, values[:1].repeat(filled, axis=0)]) for values in inputs]
+            caps = np.array([cap for _, cap in asked] + [1] * filled, np.int32)
             outputs, loops, stop = jax.device_get(self.decide(self.engine.policy.weights, inputs, caps))
             return [
                 ({name: values[n] for name, values in outputs.items()}, int(loops[n]), int(stop[n]))
@@ -219,15 +222,15 @@ def bench_serving(
             raise ValueError(f"{policy.config.arm} does not loop: all its thoughts are of one length")
         depths = np.minimum(DISTRIBUTIONS[bench.depths].draw(REQUESTS), policy.halting.max_loops)
         facts: dict[str, Any] = {"task": policy.config.task, "mean_loops": float(depths.mean())}
-        progress(0.02, "the engine alone")
-        facts["engine"] = engine_share(policy, depths, bench.rounds)
-        progress(0.2, "starting both servers")
+        progress(0.02, "starting both servers")
         with socket.socket() as one:
             one.bind(("127.0.0.1", 0))
             port = one.getsockname()[1]
         settings = Serving(port=port, most_waiting=4096)
         start(dict.fromkeys(WAYS, str(folder)), settings, {"batches": batching_replica()})
         try:
+            progress(0.15, "the engine alone")
+            facts["engine"] = engine_share(policy, depths, bench.rounds)
             bodies = requests_of(policy, depths)
             return facts | _loads(bench, f"http://127.0.0.1:{port}{MODELS}", bodies, progress)
         finally:
