@@ -88,6 +88,7 @@ class Engine:
       most_waiting: requests that may wait; one more is refused.
       most_loops: no request may think longer. Default: as in training.
       board: puzzles: rows and columns of the boards. Default: as in training.
+      compile_all: compile all programs before the first answer, and not when they are first needed.
     """
 
     def __init__(
@@ -97,13 +98,14 @@ class Engine:
         most_waiting: int = 1024,
         most_loops: int | None = None,
         board: tuple[int, int] | None = None,
+        compile_all: bool = False,
     ):
         self.policy, self.most_waiting = policy, most_waiting
         at_least_one(self, "most_waiting")
         self.rows = Rows(policy, slots, most_loops, board)
         self._queue: collections.deque[_Request] = collections.deque()
         self._changed = threading.Condition()
-        self._closing, self._failure = False, None
+        self._closing, self._failure, self._compile_all = False, None, compile_all
         self._at_work: dict[int, _Request] = {}
         self._answered, self._refused, self._loops, self._executed = 0, 0, 0, 0
         self._thread = threading.Thread(target=self._drive, name="engine", daemon=True)
@@ -211,13 +213,16 @@ class Engine:
         """In a thread of its own: let requests in, think, and let answers out, until it is closed."""
         try:
             with self.policy.precision:
+                if self._compile_all:
+                    self.rows.compile_all()
                 state, table = self.rows.begin(), self.rows.nothing()
                 leaving = np.zeros(self.rows.count, bool)
                 while (entering := self._admitted(table)) is not None:
                     free = self.rows.slots - len(self._at_work)
                     enough = 1 if not self._queue else max(1, self.rows.slots // 4)
                     most = TICKS_AT_ONCE if free > 0 else TICKS_WHEN_FULL
-                    state, came = self.rows.think(state, table, entering, leaving, enough, most)
+                    width = len(self._at_work)
+                    state, came = self.rows.think(state, table, entering, leaving, enough, most, width)
                     self._executed = int(came.executed)
                     leaving = self._let_out(came)
         except Exception as error:  # whatever it is, nobody must wait for an answer that will not come

@@ -118,7 +118,7 @@ class Rows:
             self.leaves = [jax.device_put(leaf, jax.devices()[0]) for leaf in jax.tree.leaves(policy.weights)]
             self.slots = self._slots(slots)
             self.count = WAITING_PER_SLOT * self.slots
-            self._think = jax.jit(self._called, donate_argnums=1)
+            self._think = jax.jit(self._called, donate_argnums=1, static_argnums=7)
 
     @property
     def threshold(self) -> float:
@@ -134,6 +134,17 @@ class Rows:
             memory = Memory(np.zeros(like.shape, like.dtype), np.ones(self.count, bool))
         limits = np.ones(self.count, np.int32), np.zeros(self.count, np.float32)
         return Asked(inputs, *limits, memory)
+
+    @property
+    def widths(self) -> list[int]:
+        """Numbers of slots of which a tick can be: powers of two, and all."""
+        return [*(2**n for n in range((self.slots - 1).bit_length())), self.slots]
+
+    def compile_all(self) -> None:
+        """Compile the programs of all widths, so that nobody has to wait for one."""
+        nobody = np.zeros(self.count, bool)
+        for width in self.widths:
+            self.think(self.begin(), self.nothing(), nobody, nobody, 1, 1, width)
 
     def begin(self) -> Any:
         """The state before the first call."""
@@ -153,6 +164,7 @@ class Rows:
         leaving: Bool[np.ndarray, " r"],
         enough: int,
         most: int,
+        width: int | None = None,
     ) -> tuple[Any, Came]:
         """Let rows in and out, and tick until enough thoughts have ended.
 
@@ -163,8 +175,10 @@ class Rows:
           leaving: rows whose thoughts nobody waits for any more.
           enough: thoughts that end before the call does.
           most: ticks after which it ends in any case.
+          width: rows that think or wait: a tick computes no more slots than it takes to hold them.
         """
-        state, came = self._think(self.leaves, state, table, entering, leaving, enough, most)
+        width = next(size for size in self.widths if size >= min(width or self.slots, self.slots))
+        state, came = self._think(self.leaves, state, table, entering, leaving, enough, most, width)
         return state, jax.device_get(came)
 
     def _called(
@@ -176,6 +190,7 @@ class Rows:
         leaving: Bool[Array, " r"],
         enough: Int[Array, ""],
         most: Int[Array, ""],
+        width: int,
     ) -> tuple[Any, Came]:
         if not self.loops:
             return self._at_once(leaves, state, table, entering)
@@ -193,10 +208,15 @@ class Rows:
             busy = (run.slots.row < self.count).any()
             return busy & (run.ended.sum() < enough) & (ticks < most)
 
-        run, _ = jax.lax.while_loop(
-            goes_on, lambda carry: (stream.tick(carry[0]), carry[1] + 1), (stream.fill(run), jnp.int32(0))
-        )
-        return run, self._came(stream, run)
+        begun = stream.fill(stream.compact(run, width)), jnp.int32(0)
+        run, _ = jax.lax.while_loop(goes_on, lambda carry: (stream.tick(carry[0]), carry[1] + 1), begun)
+        return run._replace(slots=self._widened(run.slots)), self._came(stream, run)
+
+    def _widened(self, slots: Any) -> Any:
+        """All slots again: those that took no part are free."""
+        more = self.slots - len(slots.row)
+        full = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:1].repeat(more, axis=0)]), slots)
+        return full._replace(row=jnp.concatenate([slots.row, jnp.full(more, self.count, slots.row.dtype)]))
 
     def _came(self, stream: Stream, run: StreamState) -> Came:
         """What has ended, and what those who think would do if they had to stop here."""

@@ -146,7 +146,7 @@ class Replica(Asking):
         start_devices(1)
         self.name, own = name, self.settings
         given = own.slots, own.most_waiting, own.most_loops, own.board
-        self.engine = Engine(policy_at(pathlib.Path(folder)), *given)
+        self.engine = Engine(policy_at(pathlib.Path(folder)), *given, compile_all=True)
         self.sequences: OrderedDict[Any, tuple[Memory, float]] = OrderedDict()
         self._metrics()
         self._first_answer()  # whatever is to be compiled is, before anyone asks
