@@ -7,6 +7,7 @@ request was due.
 """
 
 import asyncio
+import itertools
 import json
 import multiprocessing
 import pathlib
@@ -26,11 +27,12 @@ from looped_actor.algorithms import Weights, as_open_loop, deciding, no_statisti
 from looped_actor.bench.depths import DISTRIBUTIONS
 from looped_actor.configs.presets import preset
 from looped_actor.loop import Packed, Streaming
+from looped_actor.loop.run import Capped, with_caps
 from looped_actor.runs.folder import policy_at
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import Policy, save_policy
 from looped_actor.serving.engine import Answer, Engine
-from looped_actor.serving.protocol import HEADER_LENGTH, Question
+from looped_actor.serving.protocol import HEADER_LENGTH, NAMES, Question
 from looped_actor.serving.server import MODELS, Replica, Serving, start, stop
 
 WAYS = ("slots", "batches")
@@ -45,13 +47,10 @@ CLIENTS = 64
 class Load(NamedTuple):
     """What came of a load."""
 
-    asked: int
-    answered: int
-    refused: int
     per_second: float
-    p50: float
-    p95: float
-    p99: float
+    """Answers."""
+    latencies: list[float]
+    """Of them, in seconds; a request that was refused has none."""
 
 
 @dataclass(frozen=True)
@@ -94,19 +93,13 @@ def engine_share(policy: Policy, depths: np.ndarray, rounds: int) -> dict[str, f
     # The depth that is asked for is the cap of each request, and no divergence is below zero.
     def stream(weights: Weights) -> Any:
         loop: Any = as_open_loop(policy.run.definition, weights, replace(rule, threshold=0.0))
-        caps = jnp.asarray(depths)
-        inner = replace(
+        within = replace(
             loop,
-            embed=lambda given: (loop.embed(given[0]), given[1]),
-            start=lambda x: loop.start(x[0]),
-            problem=replace(
-                loop.problem,
-                step=lambda latent, x: loop.problem.step(latent, x[0]),
-                readout=lambda latent, x: loop.problem.readout(latent, x[0]),
-                cap=lambda x: x[1],
-            ),
+            embed=lambda given: given._replace(x=loop.embed(given.x)),
+            start=lambda given: loop.start(given.x),
+            problem=with_caps(loop.problem),
         )
-        return Streaming().think(inner, (observation, caps)).thoughts.loops
+        return Streaming().think(within, Capped(observation, jnp.asarray(depths))).thoughts.loops
 
     streamed = jax.jit(stream)
     with Engine(policy, most_waiting=2 * len(depths)) as engine:
@@ -191,7 +184,7 @@ def requests_of(policy: Policy, depths: np.ndarray) -> list[tuple[bytes, str]]:
             {
                 "name": name,
                 "shape": list(value.shape),
-                "datatype": {"uint8": "UINT8", "float32": "FP32"}[str(value.dtype)],
+                "datatype": NAMES[str(value.dtype)],
                 "parameters": {"binary_data_size": value.nbytes},
             }
             for name, value in zip(names, values, strict=True)
@@ -243,14 +236,14 @@ def _loads(
     spawn = multiprocessing.get_context("spawn")
     with spawn.Pool(1) as client:
 
-        def load(way: str, rate: float | None) -> tuple[Load, list[float]]:
+        def load(way: str, rate: float | None) -> Load:
             return client.apply(_load, (f"{url}/{way}/infer", bodies, rate, bench.seconds))
 
         most = dict.fromkeys(WAYS, 0.0)
         for turn in range(bench.rounds):
             for way in WAYS:
                 progress(0.25 + 0.25 * turn / bench.rounds, f"how much {way} can do")
-                most[way] = max(most[way], load(way, None)[0].per_second)
+                most[way] = max(most[way], load(way, None).per_second)
         facts: dict[str, Any] = {"saturation": most, "throughput_ratio": most["slots"] / most["batches"]}
         for number, share in enumerate(bench.shares):
             rate, seen = share * min(most.values()), {way: [] for way in WAYS}
@@ -258,7 +251,7 @@ def _loads(
                 for way in WAYS:
                     part = (number + turn / bench.rounds) / len(bench.shares)
                     progress(0.5 + 0.5 * part, f"{way} at {share:.0%}")
-                    seen[way] += load(way, rate)[1]
+                    seen[way] += load(way, rate).latencies
             told = {way: _quantiles(seconds) for way, seconds in seen.items()}
             ratio = told["slots"]["p99"] / told["batches"]["p99"]
             facts[f"at_{share:.0%}"] = {"per_second": rate, **told, "p99_ratio": ratio}
@@ -270,27 +263,24 @@ def _quantiles(seconds: list[float]) -> dict[str, float]:
     return dict(zip(("p50", "p95", "p99"), map(float, values), strict=True))
 
 
-def _load(url: str, bodies: list, rate: float | None, seconds: float) -> tuple[Load, list[float]]:
+def _load(url: str, bodies: list, rate: float | None, seconds: float) -> Load:
     return asyncio.run(_asked(url, bodies, rate, seconds))
 
 
-async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> tuple[Load, list[float]]:
+async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> Load:
     """Ask: at a rate, or as often as `CLIENTS` at a time can."""
     import aiohttp
 
-    latencies, counts = [], {"asked": 0, "refused": 0}
+    latencies, following = [], itertools.cycle(bodies)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
 
         async def ask(due: float) -> None:
-            body, length = bodies[counts["asked"] % len(bodies)]
-            counts["asked"] += 1
+            body, length = next(following)
             async with session.post(url, data=body, headers={HEADER_LENGTH: length}) as response:
                 await response.read()
                 if response.status == 200:
                     latencies.append(time.monotonic() - due)
-                else:
-                    counts["refused"] += 1
 
         began = time.monotonic()
         if rate is None:
@@ -309,6 +299,4 @@ async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> 
                 pending.append(asyncio.create_task(ask(float(moment))))
             await asyncio.gather(*pending)
         took = time.monotonic() - began
-    told = _quantiles(latencies)
-    load = Load(counts["asked"], len(latencies), counts["refused"], len(latencies) / took, **told)
-    return load, latencies
+    return Load(len(latencies) / took, latencies)

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from looped_actor.algorithms import Weights, as_open_loop, deciding
+from looped_actor.devices import on_one_device
 from looped_actor.loop import HaltingRule, LoopProblem, Memory, OpenLoop, Thought
 from looped_actor.loop.hardware import default_slots
 from looped_actor.loop.state import select_rows
@@ -115,7 +116,7 @@ class Rows:
         self.carries = policy.starting.begin(lambda: jnp.zeros((1, 1))) is not None
         self._tree = jax.tree.structure(policy.weights)
         with policy.precision:
-            self.leaves = [jax.device_put(leaf, jax.devices()[0]) for leaf in jax.tree.leaves(policy.weights)]
+            self.leaves = jax.tree.leaves(on_one_device(policy.weights))
             self.slots = self._slots(slots)
             self.count = WAITING_PER_SLOT * self.slots
             self._think = jax.jit(self._called, donate_argnums=1, static_argnums=7)
