@@ -22,7 +22,8 @@ from record import write_record
 
 from looped_actor.devices import all_devices
 from looped_actor.evaluation.worlds import world_summary
-from looped_actor.runs.folder import policy_at, read_run
+from looped_actor.policies.load import policy_at
+from looped_actor.runs.folder import read_run
 from looped_actor.runs.kinds import run_of
 
 

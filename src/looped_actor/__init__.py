@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from looped_actor.envs.gymnasium import VectorGym
     from looped_actor.loop import *
     from looped_actor.models import *
-    from looped_actor.runs.evaluate import evaluate
-    from looped_actor.runs.export import export
-    from looped_actor.runs.folder import load_policy, train
+    from looped_actor.policies.evaluate import evaluate
+    from looped_actor.policies.export import export
+    from looped_actor.policies.load import load_policy
+    from looped_actor.policies.train import train
     from looped_actor.runs.policy import Policy
     from looped_actor.training import Logger, Report, WandbLogger, ppo_trainer
 
@@ -41,9 +42,10 @@ _HOMES = (
     "looped_actor.configs.runs",
     "looped_actor.configs.presets",
     "looped_actor.runs.policy",
-    "looped_actor.runs.folder",
-    "looped_actor.runs.evaluate",
-    "looped_actor.runs.export",
+    "looped_actor.policies.load",
+    "looped_actor.policies.train",
+    "looped_actor.policies.evaluate",
+    "looped_actor.policies.export",
 )
 
 

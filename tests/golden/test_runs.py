@@ -14,7 +14,8 @@ import pytest
 
 from helpers import thorough
 from looped_actor.devices import all_devices
-from looped_actor.runs.folder import fingerprint_of, policy_at, read_run, train_run
+from looped_actor.policies.load import policy_at
+from looped_actor.runs.folder import fingerprint_of, read_run, train_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, fit
 

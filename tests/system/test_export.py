@@ -23,8 +23,8 @@ from looped_actor.envs import RushHour, VectorEnv
 from looped_actor.levels import starter_bank
 from looped_actor.loop import Carried
 from looped_actor.models import GoalObservation
-from looped_actor.runs.export import export_policy
-from looped_actor.runs.folder import policy_at
+from looped_actor.policies.export import export_policy
+from looped_actor.policies.load import policy_at
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import save_policy
 

@@ -23,7 +23,8 @@ from helpers import evaluated, thorough
 from looped_actor.devices import all_devices
 from looped_actor.envs import Boxoban
 from looped_actor.levels import generate, open_bank, starter_bank, write_bank
-from looped_actor.runs.folder import begin_run, fingerprint_of, load_policy, read_run, train_run
+from looped_actor.policies.load import load_policy
+from looped_actor.runs.folder import begin_run, fingerprint_of, read_run, train_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
 from looped_actor.weights import PolicyError

@@ -109,7 +109,7 @@ def test_declared_dependencies_are_the_imported_ones():
     declared = {Requirement(text).name.lower() for text in project["dependencies"]}
     optional = {
         Requirement(text).name.lower()
-        for name in ("figures", "ogbench", "ray", "serve", "wandb")
+        for name in ("figures", "hub", "ogbench", "ray", "serve", "wandb")
         for text in extras[name]
     }
     names = {name for path in FILES for name in imported(path)} - {"looped_actor", *sys.stdlib_module_names}
@@ -117,4 +117,4 @@ def test_declared_dependencies_are_the_imported_ones():
     used = {of_module[name][0].lower().replace("_", "-") for name in names}
     needed_by_jax = {"flatbuffers"}  # by `jax.export`, which does not declare it
     assert used == {name.replace("_", "-") for name in declared | optional} - needed_by_jax
-    assert set(extras) == {"figures", "ogbench", "plan", "ray", "serve", "wandb", "docs", "dev"}
+    assert set(extras) == {"figures", "hub", "ogbench", "plan", "ray", "serve", "wandb", "docs", "dev"}

@@ -20,9 +20,9 @@ from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import RunConfig
 from looped_actor.files import read_json, write_whole
 from looped_actor.loop import HaltingRule
+from looped_actor.policies.evaluate import evaluate_policy
 from looped_actor.processes import Progress, forget, no_progress
 from looped_actor.runs.base import Run
-from looped_actor.runs.evaluate import evaluate_policy
 from looped_actor.runs.policy import Policy
 
 Stage = Callable[[str], AbstractContextManager[Progress]]

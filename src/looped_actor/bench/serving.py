@@ -28,7 +28,7 @@ from looped_actor.bench.depths import DISTRIBUTIONS
 from looped_actor.configs.presets import preset
 from looped_actor.loop import Packed, Streaming
 from looped_actor.loop.run import Capped, with_caps
-from looped_actor.runs.folder import policy_at
+from looped_actor.policies.load import policy_at
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import Policy, save_policy
 from looped_actor.serving.engine import Answer, Engine

@@ -43,7 +43,7 @@ def probes(runs: Folders, /, *, of: CheckpointOptions, request: ProbeRequest, de
     levels/boxoban-medium-valid.levels --count 25000
 
     Args:
-      runs: Folders of runs, or of policies that runs have written.
+      runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
     from looped_actor.analysis.plan_probes import analyse_probes
 
@@ -63,7 +63,7 @@ def difficulty(
     Example: looped-actor analyse difficulty runs/first --count 500 --out analysis/first
 
     Args:
-      runs: Folders of runs, or of policies that runs have written.
+      runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
     from looped_actor.analysis.difficulty import analyse_difficulty
 
@@ -80,7 +80,7 @@ def histogram(
     Example: looped-actor analyse histogram runs/boxoban runs/rush-hour runs/cubes --count 200 --episodes 5
 
     Args:
-      runs: Folders of runs, or of policies that runs have written.
+      runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
     from looped_actor.analysis.histogram import analyse_histogram
 
@@ -97,7 +97,7 @@ def caps(runs: Folders, /, *, of: PolicyOptions, request: CapsRequest, devices: 
     Example: looped-actor analyse caps runs/first --caps 1 2 4 8 16 32 --thresholds 1e-2 1e-3 1e-4
 
     Args:
-      runs: Folders of runs, or of policies that runs have written.
+      runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
     from looped_actor.analysis.caps import analyse_caps
 
@@ -116,7 +116,7 @@ def frontier(
     Example: looped-actor analyse frontier runs/fixed runs/carried --count 1000
 
     Args:
-      runs: Folders of runs, or of policies that runs have written.
+      runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
     from looped_actor.analysis.caps import analyse_frontier
 
@@ -154,12 +154,12 @@ def replay(
     The board, the loops of each step as bars, the probability of each action loop by loop, and with
     --probes the pushes that a probe reads from the latent. The page loads nothing from anywhere.
 
-    Example: looped-actor replay runs/first --level 3
+    Example: looped-actor replay rush-hour-micro --level 3
 
     Example: looped-actor replay runs/first --level 3 --probes analysis/first/probes-0.safetensors
 
     Args:
-      run: The folder of a run of a puzzle, or of a policy that a run has written.
+      run: Folder of a run of a puzzle or of its policy, or a name that `looped-actor policies` lists.
       level: Which level of the bank, counted from 0.
       levels: The bank. Default: the one held out in training.
       probes: Probes of this policy, by `looped-actor analyse probes`.

@@ -73,7 +73,7 @@ class WorkOptions(DeviceOptions):
     """What to time, and how often."""
 
     policy: Annotated[pathlib.Path | None, tyro.conf.Positional] = None
-    """The folder of a run, or of a policy that a run has written. Default: random weights."""
+    """Folder or name of a policy, as `looped-actor policies` lists. Default: random weights."""
     loops: Literal["boxoban", "rush_hour", "easy"] = "boxoban"
     """Without a policy: the depths asked for, with means of 9.8, 15.1 and 4 of 16."""
     levels: pathlib.Path | None = None
@@ -144,7 +144,7 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
     from looped_actor.bench.work import Turns, asked_work, policy_work
     from looped_actor.cli.tables import savings_table
     from looped_actor.levels import open_bank
-    from looped_actor.runs.folder import load_policy
+    from looped_actor.policies.load import load_policy
 
     mesh = asked.start()
     with _bar() as progress:

@@ -33,12 +33,12 @@ def evaluate(
     Example: looped-actor eval runs/walk --code examples/own_world.py
 
     Args:
-      policy: The folder of a run, or of a policy that a run has written.
+      policy: Folder of a run or of its policy, or a name that `looped-actor policies` lists.
       out: A file for the JSON.
       as_json: Print JSON instead of a table.
     """
     from looped_actor.files import write_whole
-    from looped_actor.runs.evaluate import evaluate_policy
+    from looped_actor.policies.evaluate import evaluate_policy
 
     mesh = devices.start()
     loaded = of.policy(policy)

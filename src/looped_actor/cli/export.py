@@ -17,19 +17,20 @@ def export(
     """Write a policy as a program that needs JAX, and not this package.
 
     Writes policy.safetensors and config.json, which `load_policy` reads and which hold numbers only;
-    policy.stablehlo, the policy as a program for batches of any size; and signature.json, which says what
-    the program reads and returns.
+    policy.stablehlo, the policy as a program for batches of any size; signature.json, which says what the
+    program reads and returns; and README.md, a card with what is known of the policy, as model hubs
+    expect it.
 
     Example: looped-actor export runs/first --out exported
 
     Example: looped-actor export runs/first --board 6 6 --max-loops 32 --platforms cpu
 
     Args:
-      policy: The folder of a run, or of a policy that a run has written.
+      policy: Folder of a run or of its policy, or a name that `looped-actor policies` lists.
       out: Folder for the files.
     """
     from looped_actor.devices import start_devices
-    from looped_actor.runs.export import PROGRAM_FILE, export_policy
+    from looped_actor.policies.export import PROGRAM_FILE, export_policy
 
     start_devices(1)
     signature = export_policy(of.policy(policy), request, out)

@@ -19,6 +19,7 @@ from looped_actor.cli.export import export
 from looped_actor.cli.levels import app as levels
 from looped_actor.cli.models import models
 from looped_actor.cli.ogbench import app as ogbench
+from looped_actor.cli.policies import policies
 from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
@@ -28,6 +29,7 @@ from looped_actor.version import __version__
 COMMANDS: dict[str, tuple[Any, str | None]] = {
     "train": (train, None),
     "resume": (resume, None),
+    "policies": (policies, None),
     "eval": (evaluate, None),
     "analyse": (analyse, "Look at what the loops of trained policies do."),
     "compare": (compare, None),

@@ -87,7 +87,7 @@ def film(
     Example: looped-actor ogbench film runs/cubes --task 2 --out film.gif
 
     Args:
-      policy: The folder of a run, or of a policy that a run has written.
+      policy: Folder of a run or of its policy, or a name that `looped-actor policies` lists.
       task: Which of the world's five tasks.
       episode: Its number: it begins as the episode of this number does in `looped-actor eval`.
       out: The file. Default: film-WORLD-taskT-episodeN.gif.

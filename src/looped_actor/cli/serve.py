@@ -31,7 +31,7 @@ def serve(
     Example: looped-actor serve runs/first runs/other --names boxoban rush-hour --replicas 2
 
     Args:
-      policies: Folders of runs, or of policies that runs have written.
+      policies: Folders of runs or of their policies, or names that `looped-actor policies` lists.
       names: What each is called. Default: as its folder.
       address: Host and port to listen on.
       replicas: Processes for each policy.

@@ -99,7 +99,7 @@ class CheckpointOptions:
 
     def policies(self, folders: Sequence[pathlib.Path]) -> "list[Policy]":
         """The same for several."""
-        from looped_actor.runs.folder import policy_at
+        from looped_actor.policies.load import policy_at
 
         own = self.own
         return [policy_at(folder, self.checkpoint, own) for folder in folders]

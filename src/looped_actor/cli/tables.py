@@ -11,6 +11,7 @@ from looped_actor.bench.work import Saving
 from looped_actor.codec import field_paths, field_value
 from looped_actor.configs.runs import RunConfig
 from looped_actor.planning.plan import Plan
+from looped_actor.policies.card import Card
 from looped_actor.runs.base import Estimate
 
 MOST_PARTS = 8
@@ -195,4 +196,15 @@ def _table(title: str, first: str, *titles: str) -> Table:
     table.add_column(first, no_wrap=True)
     for name in titles:
         table.add_column(name, justify="right")
+    return table
+
+
+def policies_table(cards: dict[str, Card], sizes: dict[str, int]) -> Table:
+    """What comes trained with the package."""
+    table = _table("Trained policies", "name", "learner", "solved (95% interval)", "loops", "weights")
+    for name, card in cards.items():
+        low, high = card.interval_95 or (float("nan"),) * 2
+        solved = "-" if card.success is None else f"{card.success:.1%} ({100 * low:.1f} - {100 * high:.1f})"
+        loops = f"{card.loops or float('nan'):.1f} of {card.max_loops}"
+        table.add_row(name, card.learner, solved, loops, f"{sizes[name] / 1024:.0f} KiB")
     return table

@@ -23,12 +23,13 @@ from looped_actor.files import write_whole
 from looped_actor.levels import generate, write_bank
 from looped_actor.names import PUZZLES
 from looped_actor.offline.ogbench import TASKS, WORLDS
+from looped_actor.policies.load import policy_at
 from looped_actor.processes import default_workers
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
 from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
 from looped_actor.reproduction.seeds import ends_table, over_seeds
-from looped_actor.runs.folder import policy_at, read_run
+from looped_actor.runs.folder import read_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import WEIGHTS_FILE, Policy, finished_policy
 from looped_actor.version import __version__

@@ -2,14 +2,12 @@
 
 import hashlib
 import json
-import os
 import pathlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 
 from looped_actor.checks import brief
@@ -20,74 +18,19 @@ from looped_actor.configs.runs import (
     read_config,
     write_config,
 )
-from looped_actor.devices import all_devices
 from looped_actor.files import held, read_json, sweep, write_whole
 from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.base import Build, Own, Run
+from looped_actor.runs.base import Own, Run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import (
-    FORMAT,
     POLICY_FOLDER,
-    WEIGHTS_FILE,
-    Policy,
     finished_policy,
     save_policy,
 )
-from looped_actor.training import Checkpoints, Ending, Logger, Report, fit
-from looped_actor.training.bar import training_bar
-from looped_actor.training.fit import CHECKPOINTS_FOLDER
-from looped_actor.weights import PolicyError, fitted, named_leaves, read_weights
+from looped_actor.training import Ending, Logger, Report, fit
 
 TEST_FILE = "test.json"
 """What the policy of a finished run did on levels that were kept for it."""
-
-
-def train(
-    config: RunConfig,
-    folder: str | os.PathLike,
-    *,
-    env: Any = None,
-    build: Build | None = None,
-    mesh: Mesh | None = None,
-    report: Callable[[Report], None] | None = None,
-    loggers: Sequence[Logger] = (),
-) -> Policy:
-    """Train a policy, into a folder that holds all of the run; or resume the run that is there.
-
-    ```python
-    policy = looped_actor.train(preset("rush-hour", "micro"), "runs/first")
-    policy = looped_actor.train(OwnConfig(...), "runs/walk", env=Walk(), build=build)
-    ```
-
-    The run is saved as it goes: after a crash, the same call continues from the newest checkpoint. On SIGTERM
-    or Ctrl-C the iteration under way is finished and saved, and `KeyboardInterrupt` is raised.
-
-    Args:
-      config: a preset, or an `OwnConfig` for a world of your own.
-      folder: of the run.
-      env: of your own world: an environment in JAX, or a function that makes a vector environment of
-        Gymnasium.
-      build: of your own world: makes the net from `nnx.Rngs`.
-      mesh: the devices. Default: all.
-      report: called after every iteration. Default: shows a bar on the terminal.
-      loggers: get all numbers, beside metrics.csv and TensorBoard.
-    """
-    folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
-    if (folder / CONFIG_FILE).exists():
-        there = read_run(folder)
-        if run_of(config, folder, own=own).completed() != there:
-            raise ValueError(
-                f"{folder} is the folder of a run with another configuration: give another folder, or the "
-                f"configuration in its {CONFIG_FILE}"
-            )
-        config = there
-    else:
-        config = begin_run(config, folder, own=own)
-    with training_bar(config.title, config.best_by, shown=report is None) as bar:
-        ending = train_run(config, folder, mesh or all_devices(), report or bar, own, loggers)
-    if ending is Ending.INTERRUPTED:
-        raise KeyboardInterrupt(f"{folder} is saved: the same call continues from there")
-    return policy_at(folder, own=own)
 
 
 def begin_run(
@@ -194,70 +137,3 @@ def _alone_in(folder: pathlib.Path) -> Iterator[None]:
         return
     with held(folder / "train.lock", taken=f"{folder}: another process is training in this folder"):
         yield
-
-
-def load_policy(path: str | os.PathLike, build: Build | None = None, env: Any = None) -> Policy:
-    """Load a policy that training has written: its folder, or the folder of the run.
-
-    Nothing in the files is executed. Raises `PolicyError` where a file is missing, damaged, or does not
-    fit its configuration.
-
-    Args:
-      path: the folder.
-      build: of your own world: the function that built the net.
-      env: of your own world, where it is to be evaluated without naming one.
-    """
-    folder = finished_policy(path)
-    if folder is None:
-        raise PolicyError(f"{path}: there is no {WEIGHTS_FILE} here; a run writes its policy when it ends")
-    file = folder / WEIGHTS_FILE
-    try:
-        config = read_config(folder / CONFIG_FILE)
-    except ValueError as error:
-        raise PolicyError(str(error)) from None
-    there = read_weights(file, FORMAT)
-    run = run_of(config, pathlib.Path(path), own=None if build is None else Own(build, env))
-    return Policy(run, fitted(run.weights_like, there, file), str(path))
-
-
-def policy_at(folder: pathlib.Path, checkpoint: str | None = None, own: Own | None = None) -> Policy:
-    """The policy of a folder: a run's, or one that a run has written.
-
-    For a run, `checkpoint` is best, latest or an iteration. Default: the finished policy, or else latest.
-    """
-    if not folder.is_dir():
-        raise ValueError(
-            f"{folder} is not a folder; give that of a run, or of a policy that a run has written"
-        )
-    finished = finished_policy(folder)
-    if checkpoint is None and finished is not None:
-        return load_policy(folder, own and own.build, own and own.env)
-    if finished == folder:
-        raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
-    config = read_run(folder)
-    checkpoints = Checkpoints(
-        folder / CHECKPOINTS_FOLDER, fingerprint_of(folder), read_only=True, best_by=config.best_by
-    )
-    run, where = run_of(config, folder, own=own), folder / CHECKPOINTS_FOLDER
-    with jax.enable_x64(config.double_precision):
-        named, bookmark = checkpoints.read(_iteration(checkpoints, checkpoint or "latest"))
-        paths = {
-            name: name.replace("parameters.", f"{run.parameters_in_state}.", 1)
-            for name in named_leaves(run.weights_like)
-        }
-        there = {name: np.asarray(named[path]) for name, path in paths.items() if path in named}
-        weights = fitted(run.weights_like, there, where / str(bookmark.iteration))
-    return Policy(run, weights, f"{folder} after {bookmark.steps:,} steps")
-
-
-def _iteration(checkpoints: Checkpoints, checkpoint: str) -> int | None:
-    """Which checkpoint is meant; None for the newest."""
-    if checkpoint == "latest":
-        return None
-    if checkpoint == "best":
-        if checkpoints.best is None:
-            raise ValueError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
-        return checkpoints.best
-    if not checkpoint.isdecimal():
-        raise ValueError(f"checkpoint {checkpoint!r}: it must be best, latest or an iteration")
-    return int(checkpoint)

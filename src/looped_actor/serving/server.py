@@ -24,8 +24,8 @@ import numpy as np
 
 from looped_actor.checks import at_least_one, shown
 from looped_actor.loop import Memory, StopReason
+from looped_actor.policies.load import policy_at
 from looped_actor.processes import join_ray
-from looped_actor.runs.folder import policy_at
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,

@@ -13,10 +13,14 @@ from jax import export as jax_export
 from looped_actor.algorithms import deciding
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import ExportRequest
-from looped_actor.files import write_whole
+from looped_actor.files import read_json, write_whole
 from looped_actor.loop import EarlyExit, Memory
 from looped_actor.models.arms import STARTS
-from looped_actor.runs.policy import Policy, save_policy
+from looped_actor.policies.card import Card, read_card, write_card
+from looped_actor.runs.folder import TEST_FILE
+from looped_actor.runs.policy import FORMAT as POLICY_FORMAT
+from looped_actor.runs.policy import WEIGHTS_FILE, Policy, finished_policy, save_policy
+from looped_actor.weights import named_leaves, read_weights
 
 PROGRAM_FILE = "policy.stablehlo"
 SIGNATURE_FILE = "signature.json"
@@ -87,9 +91,48 @@ def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> 
         "outputs": {name: _shape(shape) for name, shape in results.items()},
     }
     save_policy(config, weights, out)
+    write_card(card_of(policy, **_measured(policy, request)), out.resolve().name, out)
     write_whole(out / PROGRAM_FILE, bytes(exported.serialize()))
     write_whole(out / SIGNATURE_FILE, (json.dumps(signature, indent=1) + "\n").encode())
     return signature
+
+
+def card_of(policy: Policy, **measured: Any) -> Card:
+    """What is known of a policy; `measured` has the fields of `Card` that only playing can tell."""
+    config, there = policy.config, read_card(policy.folder)
+    return Card(
+        task=config.task,
+        arm=config.arm,
+        learner=config.algorithm,
+        parameters=sum(leaf.size for leaf in jax.tree.leaves(policy.weights.parameters)),
+        steps=config.total_steps,
+        max_loops=(policy.halting or policy.run.net).max_loops,
+        threshold=getattr(policy.halting, "threshold", None),
+        start=str(policy.starting),
+        **{"trained": there.trained if there else "", **measured},
+    )
+
+
+def _measured(policy: Policy, request: ExportRequest) -> dict[str, Any]:
+    """What is known of its success: only of the very policy that was tested, thinking as it did then."""
+    finished, card = finished_policy(policy.folder), read_card(policy.folder)
+    if finished is None or policy.rule(request) is not None or request.start is not None:
+        return {}
+    tested = read_weights(finished / WEIGHTS_FILE, POLICY_FORMAT)
+    if any(not np.array_equal(tested[name], leaf) for name, leaf in named_leaves(policy.weights).items()):
+        return {}
+    if card is not None:
+        return {name: getattr(card, name) for name in ("success", "interval_95", "count", "loops")}
+    file = policy.folder / TEST_FILE
+    return measured(read_json(file)) if file.is_file() else {}
+
+
+def measured(facts: dict[str, Any]) -> dict[str, Any]:
+    """The fields of a card from an evaluation; none where it played a world that is not solved or failed."""
+    if "interval_95" not in facts:
+        return {}
+    known = {"count": facts.get("levels", facts.get("episodes")), "interval_95": tuple(facts["interval_95"])}
+    return known | {name: facts[name] for name in ("success", "loops")}
 
 
 def _shape(shape: Any) -> dict[str, Any]:
