@@ -5,6 +5,7 @@ size that takes seconds (`smaller`). Without THOROUGH=1, those of a few pages ru
 """
 
 import functools
+import importlib
 import importlib.util
 import inspect
 import json
@@ -26,10 +27,12 @@ from tiny import WORLD_CHANGES as TINY_WORLD
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.glob("*.md"))]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"```(\w*)[^\n]*\n(.*?)```", re.DOTALL)
 NOT_RUN = "# not run by the tests: "
 RUN_IN_CI = ("export.md", "theory.md")
+PUBLIC = ("levels", "offline", "serving")
+"""Packages whose names are public, beside those that `looped_actor` itself exports."""
 
 _spec = importlib.util.spec_from_file_location("reference", DOCS / "tools" / "reference.py")
 reference = importlib.util.module_from_spec(_spec)
@@ -214,6 +217,13 @@ def test_blocks_run(page, workshop, monkeypatch, request):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+
+
+@pytest.mark.parametrize("package", ["looped_actor", *(f"looped_actor.{name}" for name in PUBLIC)])
+def test_every_public_name_is_explained_on_a_page_of_the_reference(package):
+    text = "".join(page.read_text() for page in (DOCS / "api").glob("*.md"))
+    named = re.findall(rf"^::: {package}\.(\w+)$", text, re.M)
+    assert sorted(named) == sorted(set(importlib.import_module(package).__all__) - {"__version__"})
 
 
 def test_what_is_made_from_the_code_is_as_the_code_is():

@@ -7,6 +7,8 @@ import subprocess
 import sys
 import time
 
+import nbclient
+import nbformat
 import numpy as np
 import pytest
 from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
@@ -172,3 +174,21 @@ def test_own_gymnasium_world(tmp_path, size, monkeypatch, capsys):
 def test_examples_are_short_and_tested(path):
     assert callable(globals()[f"test_{path.stem}"])
     assert len(path.read_text().splitlines()) <= 80
+
+
+QUICKER = {"count=300": "count=24", "count=100": "count=8", "4, 8, 16, 32)": ")", "range(6)": "range(2)"}
+
+
+@pytest.mark.parametrize("name", ["watch_a_policy_think", "adaptive_depth"])
+def test_a_notebook_runs_and_shows_what_it_says(name, tmp_path):
+    notebook = nbformat.read(ROOT / "examples" / f"{name}.ipynb", 4)
+    assert not any(cell.get("outputs") for cell in notebook.cells)  # none is committed: they would grow stale
+    for cell in notebook.cells:
+        if not thorough():
+            for before, after in QUICKER.items():
+                cell.source = cell.source.replace(before, after)
+    client = nbclient.NotebookClient(notebook, timeout=300, resources={"metadata": {"path": str(tmp_path)}})
+    client.execute()
+    shown = [out for cell in notebook.cells for out in cell.get("outputs", [])]
+    assert sum("image/png" in out.get("data", {}) for out in shown) == {"adaptive_depth": 1}.get(name, 2)
+    assert all(out.output_type != "error" for out in shown)

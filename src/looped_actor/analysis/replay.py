@@ -17,7 +17,7 @@ from jaxtyping import Float
 
 from looped_actor.algorithms import as_open_loop, deciding
 from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits, read_probes
-from looped_actor.evaluation.film import EpisodePictures, write_gif
+from looped_actor.evaluation.film import Choices, EpisodePictures, write_gif
 from looped_actor.evaluation.levels import LevelEnvironment, play_levels
 from looped_actor.files import write_whole
 from looped_actor.games import BoxobanBoard, Direction
@@ -181,12 +181,19 @@ def _hash(template: str, tag: str) -> str:
 
 
 def write_replay_gif(replay: Replay, path: pathlib.Path, cell: int = 40) -> None:
-    """The same as a GIF, with bars for the loops."""
+    """The same as a GIF: a frame for every loop."""
     boards = [_drawn(thought) for thought in replay.steps] + [draw(replay.end)]
     pictures = [to_pixels(board, cell) for board in boards]
     loops = [thought.loops for thought in replay.steps]
-    episode = EpisodePictures(replay.policy, replay.success, loops, pictures)
-    write_gif(episode, replay.max_loops, path, every=1, milliseconds=350)
+    choices = [_spelled(_told(thought)) for thought in replay.steps]
+    episode = EpisodePictures(replay.policy, replay.success, loops, pictures, choices)
+    write_gif(episode, replay.max_loops, path, every=1, milliseconds=600)
+
+
+def _spelled(told: dict[str, Any]) -> Choices:
+    """As a picture shows them: its font has no arrows."""
+    words = {arrow: way.name.lower() for way, arrow in ARROWS.items()}
+    return Choices([re.sub("[↑→↓←]", lambda m: words[m[0]], name) for name in told["names"]], told["chances"])
 
 
 def _told(thought: Thoughts) -> dict[str, Any]:

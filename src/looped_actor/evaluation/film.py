@@ -1,6 +1,7 @@
-"""Films of episodes in OGBench's worlds, with the loops of every decision drawn in."""
+"""Films of episodes, with the loops of every decision drawn in, and what it leaned to after each of them."""
 
 import pathlib
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,15 @@ _INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
 _STRIP = 92  # pixels below the picture: two lines of text, and bars
 _LINE = 17
 _MARGIN = 10
+_BESIDE = 190  # pixels for the choices of a decision
+
+
+class Choices(NamedTuple):
+    """What a decision could choose from, and how probable each was after each loop."""
+
+    names: list[str]
+    chances: list[list[float]]
+    """For each name, after each loop."""
 
 
 class EpisodePictures(NamedTuple):
@@ -24,6 +34,8 @@ class EpisodePictures(NamedTuple):
     success: bool
     loops: list[int]
     pictures: list[np.ndarray]
+    choices: Sequence[Choices] = ()
+    """Of every decision; then each of its loops is a frame."""
 
 
 def film_episode(
@@ -80,18 +92,24 @@ def write_gif(
       every: steps from one frame to the next.
       milliseconds: that each frame is shown.
     """
-    steps = [*range(0, len(episode.loops), every), len(episode.loops)]
-    frames = [_frame(episode, step, most_loops) for step in steps]
+    times = [
+        (step, loop)
+        for step in range(0, len(episode.loops), every)
+        for loop in (range(1, episode.loops[step] + 1) if episode.choices else [episode.loops[step]])
+    ]
+    frames = [_frame(episode, *time, most_loops) for time in [*times, (len(episode.loops), 0)]]
     path.parent.mkdir(parents=True, exist_ok=True)
-    pace = [milliseconds] * (len(frames) - 1) + [1500]
-    frames[0].save(path, save_all=True, append_images=frames[1:], duration=pace, loop=0)
+    # What was decided is seen longer than what was thought on the way.
+    pace = [milliseconds // (1 if loop == episode.loops[step] else 3) for step, loop in times]
+    frames[0].save(path, save_all=True, append_images=frames[1:], duration=[*pace, 1500], loop=0)
 
 
-def _frame(episode: EpisodePictures, step: int, most_loops: int) -> Image.Image:
-    """A picture, and below it the loops of all decisions so far."""
+def _frame(episode: EpisodePictures, step: int, loop: int, most_loops: int) -> Image.Image:
+    """A picture, below it the loops of all decisions so far, and beside it the choices of this one."""
     picture = Image.fromarray(episode.pictures[step])
     width, height = picture.size
-    frame = Image.new("RGB", (width, height + _STRIP), _PAPER)
+    beside = _BESIDE if episode.choices else 0
+    frame = Image.new("RGB", (width + beside, height + _STRIP), _PAPER)
     frame.paste(picture, (0, 0))
     draw, font = ImageDraw.Draw(frame), ImageFont.load_default(13)
     loops = episode.loops
@@ -100,17 +118,30 @@ def _frame(episode: EpisodePictures, step: int, most_loops: int) -> Image.Image:
     text = f"{episode.title}: {ending} after {step} steps" if over else f"{episode.title}, step {step}"
     draw.text((_MARGIN, height + 6), text, _INK, font)
     if not over:
-        told = f"{loops[step]} of {most_loops} loops"
+        told = f"loop {loop} of at most {most_loops}" if beside else f"{loop} of {most_loops} loops"
         draw.text((_MARGIN, height + 6 + _LINE), told, _BAR, font)
+    if beside and not over:
+        _draw_choices(draw, font, episode.choices[step], loop, width + _MARGIN)
+    width += beside
     floor, tall, room = height + _STRIP - 8, _STRIP - 2 * _LINE - 20, width - 2 * _MARGIN
     draw.line([(_MARGIN, floor), (width - _MARGIN, floor)], _FAINT)
     # One column of pixels can stand for several decisions: it shows the deepest of them.
     columns = np.array_split(np.arange(len(loops)), min(room, len(loops)))
     for i, of_column in enumerate(columns):
-        shown = [loops[j] for j in of_column if j <= step]
+        shown = [loop if j == step else loops[j] for j in of_column if j <= step]
         if shown:
             left, right = (_MARGIN + round(k * room / len(columns)) for k in (i, i + 1))
             top = floor - round(tall * max(shown) / most_loops)
             now = not over and step in of_column
             draw.rectangle([left, top, max(left, right - 2), floor - 1], _BAR if now else _INK)
     return frame
+
+
+def _draw_choices(draw: Any, font: Any, choices: Choices, loop: int, left: int) -> None:
+    """A bar for each choice: how probable it is after a loop."""
+    now = [chances[loop - 1] for chances in choices.chances]
+    for row, (name, chance) in enumerate(zip(choices.names, now, strict=True)):
+        top, colour = _MARGIN + row * 2 * _LINE, _BAR if chance == max(now) else _INK
+        draw.text((left, top), f"{name}  {chance:.0%}", colour, font)
+        right = left + round((_BESIDE - 2 * _MARGIN) * chance)
+        draw.rectangle([left, top + _LINE, max(left, right), top + _LINE + 6], colour)

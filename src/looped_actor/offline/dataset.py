@@ -94,6 +94,9 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 def from_ogbench(dataset: Mapping[str, np.ndarray], name: str = "dataset") -> Dataset:
     """What `ogbench.load_dataset` returns, regular (with next_observations) or compact (with valids)."""
+    wanted = {"observations", "actions", "terminals" if "next_observations" in dataset else "valids"}
+    if not wanted <= set(dataset):
+        raise DatasetError(f"{name}: there is no {sorted(wanted - set(dataset))[0]} in it")
     states, actions = dataset["observations"], dataset["actions"]
     if "next_observations" not in dataset:
         # Compact marks the last two rows of an episode; the last is the one that is not valid.
