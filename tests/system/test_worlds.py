@@ -10,12 +10,12 @@ import pytest
 from flax import nnx
 from test_commands import COMMAND, UNOPTIMISED, command, run
 
-from looped_actor.algorithms import Weights, no_statistics
+from looped_actor.algorithms import Acted, Weights, no_statistics
 from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.evaluation.values import value_facts
-from looped_actor.evaluation.worlds import WorldPlayer, world_summary
+from looped_actor.evaluation.worlds import WorldPlayer, _Rows, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
 from looped_actor.offline import collection, from_ogbench, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
@@ -177,7 +177,7 @@ def player(**options):
 def test_episodes_do_not_depend_on_the_workers():
     played = []
     for workers in (1, 2):
-        own, weights = player(workers=workers)
+        own, weights = player(workers=workers, deviation=0.3)
         try:
             played.append(own.play(weights))
             assert own.play(weights) == played[-1], "workers stay, and play the same again"
@@ -193,6 +193,27 @@ def test_episodes_do_not_depend_on_the_workers():
     assert sum(facts["loop_histogram"].values()) == 16
     assert facts["loops"] == asked / 16
     assert facts["mean_steps"] == 4
+
+
+def test_noise_belongs_to_an_episode():
+    class Worker(list):
+        send = list.append
+
+    def actions(deviation, *episodes):
+        workers = [Worker() for _ in episodes]
+        rows = _Rows("puzzle-3x3", range(len(episodes)), workers, deviation)
+        rows.begin(iter(episodes), seed=7)
+        for _ in range(200):
+            once = np.ones(len(episodes), int)
+            rows.act(Acted(np.full((len(episodes), 5), 0.25), once, once, once.sum()))
+        return [np.array([sent[2] for sent in worker[1:]]) for worker in workers]
+
+    one, other = actions(0.1, (1, 0), (1, 1))
+    np.testing.assert_array_equal(actions(0.1, (1, 1))[0], other)
+    assert not np.allclose(one, other)
+    assert abs(one.mean() - 0.25) < 0.02  # six deviations of a mean of a thousand
+    assert one.std() == pytest.approx(0.1, rel=0.15)
+    assert (actions(0.0, (1, 0))[0] == 0.25).all()
 
 
 def test_a_worker_that_dies_is_told_of():

@@ -117,4 +117,16 @@ def test_declared_dependencies_are_the_imported_ones():
     used = {of_module[name][0].lower().replace("_", "-") for name in names}
     needed_by_jax = {"flatbuffers"}  # by `jax.export`, which does not declare it
     assert used == {name.replace("_", "-") for name in declared | optional} - needed_by_jax
-    assert set(extras) == {"cuda13", "tpu", "figures", "hub", "ogbench", "plan", "ray", "serve", "wandb", "docs", "dev"}
+    assert set(extras) == {
+        "cuda13",
+        "tpu",
+        "figures",
+        "hub",
+        "ogbench",
+        "plan",
+        "ray",
+        "serve",
+        "wandb",
+        "docs",
+        "dev",
+    }

@@ -3,7 +3,7 @@
 import pathlib
 from dataclasses import dataclass
 
-from looped_actor.checks import at_least_one
+from looped_actor.checks import at_least_one, within
 from looped_actor.names import Platform, StartName
 
 
@@ -37,11 +37,14 @@ class EvaluationRequest(HaltingChange):
     """Robots: which of the world's five tasks."""
     graded: bool = False
     """Robots: goals by distance instead, puzzle-3x3 and cube-double: how near a policy is to the tasks."""
+    deviation: float = 0.0
+    """Robots: add this much noise to the mean action, where it stands still between two ways."""
     workers: int | None = None
     """Robots: processes that step MuJoCo. Default: one per core."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "count")
+        within(self, 0, 1, "deviation")
 
 
 @dataclass(frozen=True)

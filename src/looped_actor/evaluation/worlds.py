@@ -80,6 +80,7 @@ class WorldPlayer:
       workers: processes. Default: one for each core.
       time_limit: steps after which an episode is cut off. Default: OGBench's.
       starting: where thoughts start.
+      deviation: of what is added to the most probable actions, drawn anew for every step.
     """
 
     world: str
@@ -93,6 +94,7 @@ class WorldPlayer:
     workers: int | None = None
     time_limit: int | None = None
     starting: Start = field(default_factory=FixedStart)
+    deviation: float = 0.0
 
     def __post_init__(self) -> None:
         at_least_one(self, "episodes", "rows", "workers")
@@ -139,7 +141,9 @@ class WorldPlayer:
         rows, middle = self.at_play, self.decided_at_once
         workers = [self._pool[row % len(self._pool)] for row in range(rows)]
         halves = [
-            _Rows(self.world, numbers, workers) for numbers in (range(middle), range(middle, rows)) if numbers
+            _Rows(self.world, numbers, workers, self.deviation)
+            for numbers in (range(middle), range(middle, rows))
+            if numbers
         ]
         for half in halves:
             half.begin(queue, self.seed)
@@ -193,8 +197,9 @@ class WorldPlayer:
 class _Rows:
     """Half of the rows: what they see, and who plays them."""
 
-    def __init__(self, world: str, numbers: range, workers: list["_Worker"]):
+    def __init__(self, world: str, numbers: range, workers: list["_Worker"], deviation: float):
         self.world, self.numbers, self.workers = world, numbers, [workers[n] for n in numbers]
+        self.deviation, self._chance = deviation, [np.random.default_rng(0)] * len(numbers)
         self.alive = np.zeros(len(numbers), bool)
         self.memory: Memory | None = None
         self._episode: list[tuple[int | str, int]] = [(0, 0)] * len(numbers)
@@ -221,6 +226,7 @@ class _Rows:
         if episode is None:
             return
         self._episode[row], self._thoughts[row] = episode, []
+        self._chance[row] = np.random.default_rng(episode_seed(seed, *episode))
         self.workers[row].send(("begin", self.numbers[row], episode[0], episode_seed(seed, *episode)))
         self._waiting.append(row)
 
@@ -230,7 +236,10 @@ class _Rows:
         self.memory = decided.memory
         for row in np.flatnonzero(self.alive):
             self._thoughts[row].append((int(loops[row]), int(stops[row])))
-            self.workers[row].send(("step", self.numbers[row], actions[row]))
+            action = actions[row]
+            if self.deviation:
+                action = action + self.deviation * self._chance[row].normal(size=ACTIONS)
+            self.workers[row].send(("step", self.numbers[row], action))
             self._waiting.append(int(row))
 
     def receive(

@@ -264,7 +264,7 @@ class ControlRun(Run):
             raise ValueError(f"{self.config.task} has no goals by distance; {' and '.join(GRADED)} have")
         tasks = GRADED[self.config.task] if request.graded else request.tasks
         asked: Any = {"tasks": tasks, "workers": request.workers, "halting": halting}
-        asked["starting"] = policy.starting
+        asked |= {"starting": policy.starting, "deviation": request.deviation}
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
         try:
             most = (halting or self.net).max_loops

@@ -217,7 +217,7 @@ def played_facts(
     policy: Policy, env: Any, request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """What a policy achieves in an environment, as facts that JSON can hold."""
-    for option in ("levels", "solutions", "baselines", "graded"):
+    for option in ("levels", "solutions", "baselines", "graded", "deviation"):
         if getattr(request, option):
             raise ValueError(f"--{option} is for puzzles and OGBench's worlds: leave it out")
     episodes = request.count or getattr(policy.config, "episodes", 256)
