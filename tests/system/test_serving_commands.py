@@ -4,10 +4,12 @@ import json
 import os
 import pathlib
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 import urllib.error
 import urllib.request
@@ -20,9 +22,9 @@ from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
 from helpers import thorough
+from looped_actor.policies.shelf import SHELF
 
-RUSH_HOUR = ROOT / "results" / "micro_rush_hour"
-CARRIED = ROOT / "results" / "carried_study" / "rush-hour-carried-0"
+RUSH_HOUR, CARRIED = "rush-hour-micro", SHELF / "rush-hour-carried"
 
 
 def free_port():
@@ -219,6 +221,40 @@ def test_a_replica_that_is_killed_is_replaced_and_tokens_are_asked_for(policy, s
         assert process.wait(60) == 0
 
 
+@thorough
+def test_a_policy_is_replaced_without_a_failed_request(seen, tmp_path):
+    served = tmp_path / "rush"
+    shutil.copytree(SHELF / "rush-hour-micro", served)
+    process, address = begun(served, "--names", "rush", "--board", "6", "6", "--replicas", "2")
+    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+    body, over = json.dumps({"inputs": [data]}).encode(), threading.Event()
+
+    def ask():
+        statuses = []
+        while not over.is_set():
+            statuses.append(fetched(address, "/v2/models/rush/infer", body)[0])
+        return statuses
+
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            asked = [threads.submit(ask) for _ in range(4)]
+            (served / "policy.safetensors").write_bytes(b"damaged")
+            process.send_signal(signal.SIGHUP)  # what cannot be loaded replaces nothing
+            time.sleep(5)
+            shutil.rmtree(served)
+            shutil.copytree(CARRIED, served)
+            process.send_signal(signal.SIGHUP)
+            assert process.stdout.readline() == "replaced\n"
+            over.set()
+            statuses = [status for one in asked for status in one.result(60)]
+        assert set(statuses) == {200}
+        assert fetched(address, "/v2/models/rush")[2]["parameters"]["start"] == "carried"
+    finally:
+        over.set()
+        process.terminate()
+        assert process.wait(60) == 0
+
+
 def replicas():
     """Processes by their names."""
     found = []
@@ -235,11 +271,11 @@ def replicas():
     ("words", "message"),
     [
         (["nowhere"], "nowhere is not a folder"),
-        ([str(RUSH_HOUR), "--address", "8000"], "it must be a host and a port, as 127.0.0.1:8000"),
-        ([str(RUSH_HOUR), "--address", "0.0.0.0:8000"], "put a token that they must bear into"),
-        ([str(RUSH_HOUR), str(RUSH_HOUR)], "give each a --names of its own"),
-        ([str(RUSH_HOUR), "--names", "a/b"], "a policy cannot be called 'a/b'"),
-        ([str(RUSH_HOUR), "--replicas", "0"], "replicas is 0; it must be at least 1"),
+        ([RUSH_HOUR, "--address", "8000"], "it must be a host and a port, as 127.0.0.1:8000"),
+        ([RUSH_HOUR, "--address", "0.0.0.0:8000"], "put a token that they must bear into"),
+        ([RUSH_HOUR, RUSH_HOUR], "give each a --names of its own"),
+        ([RUSH_HOUR, "--names", "a/b"], "a policy cannot be called 'a/b'"),
+        ([RUSH_HOUR, "--replicas", "0"], "replicas is 0; it must be at least 1"),
     ],
 )
 def test_mistakes_end_in_one_line(words, message, monkeypatch, capsys):

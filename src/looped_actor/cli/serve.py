@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 
 from looped_actor.cli.shared import Folders
 
@@ -25,8 +26,9 @@ def serve(
 
     The protocol is KServe's version 2, which `tritonclient` and others speak. By itself it listens on this
     machine only; elsewhere whoever asks must bear the token in the environment variable LOOPED_ACTOR_TOKEN.
+    On SIGHUP the policies are loaded again, and what was served answers until that is done.
 
-    Example: looped-actor serve runs/first
+    Example: looped-actor serve rush-hour-micro
 
     Example: looped-actor serve runs/first runs/other --names boxoban rush-hour --replicas 2
 
@@ -41,7 +43,8 @@ def serve(
       max_loops: No request may think longer. Default: as in training.
       board: Puzzles: rows and columns of the boards. Default: as in training.
     """
-    from looped_actor.serving.server import Serving, start, stop, until_told
+    from looped_actor.policies.shelf import located
+    from looped_actor.serving.server import Serving, deploy, start, stop, told_again
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -62,10 +65,16 @@ def serve(
         raise ValueError(
             f"{len(policies)} policies are called {list(called)}: give each a --names of its own"
         )
-    start({name: str(policy.resolve()) for name, policy in zip(called, policies, strict=True)}, settings)
+    folders = {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
+    start(folders, settings)
     for name in called:
-        print(f"http://{address}/v2/models/{name}")
-    until_told()
+        print(f"http://{address}/v2/models/{name}", flush=True)
+    for _ in told_again():
+        try:
+            deploy(folders, settings)
+            print("replaced", flush=True)
+        except ValueError as mistake:
+            print(f"what was served goes on: {mistake}", file=sys.stderr, flush=True)
     print("answering who has asked ...", flush=True)
     stop(called)
 

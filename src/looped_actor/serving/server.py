@@ -11,12 +11,12 @@ import ipaddress
 import json
 import logging
 import pathlib
+import queue
 import re
 import signal
-import threading
 import time
 from collections import OrderedDict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -25,6 +25,7 @@ import numpy as np
 from looped_actor.checks import at_least_one, shown
 from looped_actor.loop import Memory, StopReason
 from looped_actor.policies.load import policy_at
+from looped_actor.policies.shelf import located
 from looped_actor.processes import join_ray
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.protocol import (
@@ -310,23 +311,29 @@ def start(
       ways: other replicas than usual, by the same names.
     """
     for name, folder in policies.items():
-        if not pathlib.Path(folder).is_dir():
-            raise ValueError(f"{folder} is not a folder; give that of a run, or of a policy")
+        located(folder)
         if not re.fullmatch(r"[\w.-]{1,100}", name) or name == DOOR:
             raise ValueError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
     join_ray(settings.ray)
     try:
-        for folder in policies.values():
-            policy_at(pathlib.Path(folder)).run.program(settings.board)  # what is wrong with it is said here
-        _deploy(policies, settings, ways or {})
+        deploy(policies, settings, ways)
     except BaseException:
         stop(policies)
         raise
 
 
-def _deploy(policies: Mapping[str, str], settings: Serving, ways: Mapping[str, type[Replica]]) -> None:
+def deploy(
+    policies: Mapping[str, str], settings: Serving, ways: Mapping[str, type[Replica]] | None = None
+) -> None:
+    """Serve what lies in the folders now; what is served already answers until its replacement is ready.
+
+    Replicas are replaced one after the other. Where a policy cannot be loaded, nothing changes.
+    """
     from ray import serve
 
+    for folder in policies.values():
+        policy_at(pathlib.Path(folder)).run.program(settings.board)  # what is wrong with it is said here
+    ways = ways or {}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     http = {"host": settings.host, "port": settings.port}
@@ -359,10 +366,13 @@ def stop(policies: Iterable[str]) -> None:
     ray.shutdown()
 
 
-def until_told() -> None:
-    """Wait for SIGTERM or SIGINT."""
-    told = threading.Event()
-    for which in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(which, lambda *_: told.set())
-    while not told.wait(1):  # a wait without end would not be interrupted
-        pass
+def told_again() -> Iterator[None]:
+    """Yield at every SIGHUP, and end at SIGTERM or SIGINT."""
+    heard: queue.SimpleQueue[int] = queue.SimpleQueue()
+    for which in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):
+        signal.signal(which, lambda number, _: heard.put(number))
+    while True:
+        with contextlib.suppress(queue.Empty):
+            if heard.get(timeout=1) != signal.SIGHUP:  # a wait without end would not be interrupted
+                return
+            yield
