@@ -216,9 +216,7 @@ def bench_serving(
         depths = np.minimum(DISTRIBUTIONS[bench.depths].draw(REQUESTS), policy.halting.max_loops)
         facts: dict[str, Any] = {"task": policy.config.task, "mean_loops": float(depths.mean())}
         progress(0.02, "starting both servers")
-        with socket.socket() as one:
-            one.bind(("127.0.0.1", 0))
-            port = one.getsockname()[1]
+        port = free_port()
         settings = Serving(port=port, most_waiting=4096)
         start(dict.fromkeys(WAYS, str(folder)), settings, {"batches": batching_replica()})
         try:
@@ -228,6 +226,13 @@ def bench_serving(
             return facts | _loads(bench, f"http://127.0.0.1:{port}{MODELS}", bodies, progress)
         finally:
             stop(WAYS)
+
+
+def free_port() -> int:
+    """A port of loopback that nobody listens on."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return one.getsockname()[1]
 
 
 def _loads(
