@@ -78,6 +78,7 @@ def same_files(first, second):
     ]
 
 
+@thorough
 def test_a_grid_that_was_killed_ends_as_one_that_was_not(left_alone, tmp_path):
     """First a worker, by SIGKILL, which is begun again; then the parent, with which its workers end."""
     study = Study(tmp_path)

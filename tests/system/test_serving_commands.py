@@ -13,6 +13,7 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import numpy as np
 import pytest
@@ -54,7 +55,7 @@ def given(boards):
     return [inputs]
 
 
-def fetched(address, path, body=None, **headers):
+def fetched(address, path, body=None, **headers) -> tuple[int, Any, Any]:
     """Status, headers and what is said, by hand."""
     request = urllib.request.Request(f"http://{address}{path}", data=body, headers=headers)
     try:
@@ -63,7 +64,7 @@ def fetched(address, path, body=None, **headers):
     except urllib.error.HTTPError as error:
         said = error.read()
         if said == b"Internal Server Error":  # Ray's own words for who was asked and has died
-            return error.code, error.headers, said
+            return error.code, error.headers, {"error": said.decode()}
         return error.code, error.headers, json.loads(said)
 
 
