@@ -3,8 +3,12 @@
 import os
 import pathlib
 import sys
+from typing import TYPE_CHECKING
 
 from looped_actor.cli.shared import Folders
+
+if TYPE_CHECKING:
+    from looped_actor.serving.server import Serving
 
 TOKEN = "LOOPED_ACTOR_TOKEN"
 
@@ -44,7 +48,7 @@ def serve(
       board: Puzzles: rows and columns of the boards. Default: as in training.
     """
     from looped_actor.policies.shelf import located
-    from looped_actor.serving.server import Serving, deploy, start, stop, told_again
+    from looped_actor.serving.server import Serving
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
@@ -66,8 +70,15 @@ def serve(
             f"{len(policies)} policies are called {list(called)}: give each a --names of its own"
         )
     folders = {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
+    _serve(folders, settings, address)
+
+
+def _serve(folders: dict[str, str], settings: "Serving", address: str) -> None:
+    """Until it is told to end; again from the folders whenever it is told so."""
+    from looped_actor.serving.server import deploy, start, stop, told_again
+
     start(folders, settings)
-    for name in called:
+    for name in folders:
         print(f"http://{address}/v2/models/{name}", flush=True)
     for _ in told_again():
         try:
@@ -76,7 +87,7 @@ def serve(
         except ValueError as mistake:
             print(f"what was served goes on: {mistake}", file=sys.stderr, flush=True)
     print("answering who has asked ...", flush=True)
-    stop(called)
+    stop(folders)
 
 
 def _name(folder: pathlib.Path) -> str:
