@@ -110,7 +110,8 @@ async def saturation(session: aiohttp.ClientSession, seconds: float) -> float:
     async def client() -> None:
         nonlocal answers
         while time.monotonic() < until:
-            answers += (await asked(session))[0] == 200
+            status, _, _ = await asked(session)
+            answers += status == 200  # in a line of its own: `answers += await ...` would forget others'
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     return answers / seconds
