@@ -69,10 +69,9 @@ def malformed(chance: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
     )
 
 
-async def nonsense(session: aiohttp.ClientSession, count: int) -> dict[str, int]:
+async def nonsense(session: aiohttp.ClientSession, count: int, chance: random.Random) -> collections.Counter:
     """How often each status was the answer."""
-    statuses, chance = collections.Counter(), random.Random(0)
-    asked = iter(range(count))
+    statuses, asked = collections.Counter(), iter(range(count))
 
     async def client() -> None:
         for number in asked:
@@ -84,7 +83,7 @@ async def nonsense(session: aiohttp.ClientSession, count: int) -> dict[str, int]
                 print(f"\r{number:,} of {count:,}", end="", file=sys.stderr, flush=True)
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    return {str(status): many for status, many in sorted(statuses.items())}
+    return statuses
 
 
 async def asked(session: aiohttp.ClientSession) -> tuple[int, float, bool]:
@@ -170,10 +169,10 @@ async def measured(url: str, given: argparse.Namespace) -> dict[str, Any]:
         pids = serving_processes()
         await well(session)
         most = await saturation(session, 5)
-        early = await nonsense(session, given.malformed // 10)
+        chance = random.Random(0)
+        statuses = await nonsense(session, given.malformed // 10, chance)
         before = memory_of(pids)
-        late = await nonsense(session, given.malformed - given.malformed // 10)
-        statuses = dict(sum((collections.Counter(part) for part in (early, late)), collections.Counter()))
+        statuses += await nonsense(session, given.malformed - given.malformed // 10, chance)
         grown = memory_of(pids) - before
         facts = {"malformed": {"statuses": statuses, "megabytes_grown_after_a_tenth": grown}}
         facts["malformed"]["answered_rightly_after"] = (await asked(session))[0] == 200

@@ -16,6 +16,7 @@ from looped_actor.configs.requests import ExportRequest
 from looped_actor.files import read_json, write_whole
 from looped_actor.loop import EarlyExit, Memory
 from looped_actor.models.arms import STARTS
+from looped_actor.models.cost import count_parameters
 from looped_actor.policies.card import Card, read_card, write_card
 from looped_actor.runs.folder import TEST_FILE
 from looped_actor.runs.policy import FORMAT as POLICY_FORMAT
@@ -91,31 +92,33 @@ def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> 
         "outputs": {name: _shape(shape) for name, shape in results.items()},
     }
     save_policy(config, weights, out)
-    write_card(card_of(policy, **_measured(policy, request)), out.resolve().name, out)
+    there = read_card(policy.folder)
+    known = {"trained": there.trained if there else "", **_measured(policy, request, there)}
+    write_card(card_of(policy, **known), out.resolve().name, out)
     write_whole(out / PROGRAM_FILE, bytes(exported.serialize()))
     write_whole(out / SIGNATURE_FILE, (json.dumps(signature, indent=1) + "\n").encode())
     return signature
 
 
-def card_of(policy: Policy, **measured: Any) -> Card:
-    """What is known of a policy; `measured` has the fields of `Card` that only playing can tell."""
-    config, there = policy.config, read_card(policy.folder)
+def card_of(policy: Policy, **known: Any) -> Card:
+    """What a policy is; `known` has the fields of `Card` that it cannot tell: training and success."""
+    config = policy.config
     return Card(
         task=config.task,
         arm=config.arm,
         learner=config.algorithm,
-        parameters=sum(leaf.size for leaf in jax.tree.leaves(policy.weights.parameters)),
+        parameters=count_parameters(policy.run.net),
         steps=config.total_steps,
         max_loops=(policy.halting or policy.run.net).max_loops,
         threshold=getattr(policy.halting, "threshold", None),
         start=str(policy.starting),
-        **{"trained": there.trained if there else "", **measured},
+        **known,
     )
 
 
-def _measured(policy: Policy, request: ExportRequest) -> dict[str, Any]:
+def _measured(policy: Policy, request: ExportRequest, card: Card | None) -> dict[str, Any]:
     """What is known of its success: only of the very policy that was tested, thinking as it did then."""
-    finished, card = finished_policy(policy.folder), read_card(policy.folder)
+    finished = finished_policy(policy.folder)
     if finished is None or policy.rule(request) is not None or request.start is not None:
         return {}
     tested = read_weights(finished / WEIGHTS_FILE, POLICY_FORMAT)

@@ -5,6 +5,8 @@ import pathlib
 import re
 
 from looped_actor.checks import brief
+from looped_actor.configs.runs import CONFIG_FILE
+from looped_actor.policies.card import CARD_FILE
 from looped_actor.runs.policy import WEIGHTS_FILE
 from looped_actor.weights import PolicyError
 
@@ -12,7 +14,7 @@ SHELF = pathlib.Path(__file__).parent / "trained"
 """The folders of the policies that come with the package."""
 HUB = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
 """`hf://OWNER/NAME`, or at a revision; paths have lost one of the two slashes."""
-FILES = (WEIGHTS_FILE, "config.json", "README.md", "levels/*.levels")
+FILES = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE, "levels/*.levels")
 """What is fetched of a policy: numbers and words."""
 
 

@@ -1,4 +1,4 @@
-"""Run folders: begun, trained, resumed, finished; and the policies in them."""
+"""Run folders: begun, trained, resumed, finished."""
 
 import hashlib
 import json
