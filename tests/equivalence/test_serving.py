@@ -116,6 +116,20 @@ def test_thoughts_are_carried_on(policy, seen):
         engine.ask(seen[0], memory=carried[0])
 
 
+@pytest.mark.parametrize("carries", [False, True])
+def test_what_is_compiled_at_first_is_all_there_is(policy, seen, carries):
+    """Or whoever asks first beside others waits for seconds."""
+    who = policy.with_start(Carried()) if carries else policy
+    with Engine(who, slots=4, compile_all=True) as engine:
+        programs = engine.rows._think
+        memory = engine.ask(seen[0]).result().memory
+        assert programs._cache_size() == len(engine.rows.widths) == 3
+        for together in (1, 2, 3, 8, 20):
+            for future in [engine.ask(one, memory=memory) for one in seen[:together]]:
+                future.result()
+        assert programs._cache_size() == 3
+
+
 @pytest.mark.parametrize("arm", ["iso-params", "drc"])
 def test_nets_that_do_not_loop_answer_too(arm):
     run = run_of(tiny("rush-hour", arm))

@@ -173,7 +173,8 @@ class Stream:
     def begin(self, table: Any, waiting: Bool[Array, " r"], slots: int) -> StreamState:
         """Rows wait, all slots are free."""
         x, state = self._entered(table, jnp.zeros(slots, jnp.int32))
-        free = state._replace(stop=jnp.full_like(state.stop, StopReason.CAP))
+        # An int, since a member of an enum makes the array weakly typed: another type than a tick returns.
+        free = state._replace(stop=jnp.full(slots, int(StopReason.CAP), jnp.int32))
         thought = jax.eval_shape(lambda state: self._thought(state), state)
         if jax.eval_shape(lambda table: self.recall(table, jnp.zeros(1, int)), table) is not None:
             thought = thought._replace(latent=state.latent)

@@ -213,9 +213,9 @@ class Engine:
         """In a thread of its own: let requests in, think, and let answers out, until it is closed."""
         try:
             with self.policy.precision:
-                if self._compile_all:
-                    self.rows.compile_all()
                 state, table = self.rows.begin(), self.rows.nothing()
+                if self._compile_all:
+                    state = self.rows.compile_all(state)
                 leaving = np.zeros(self.rows.count, bool)
                 while (entering := self._admitted(table)) is not None:
                     free = self.rows.slots - len(self._at_work)

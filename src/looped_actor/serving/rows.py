@@ -138,14 +138,17 @@ class Rows:
 
     @property
     def widths(self) -> list[int]:
-        """Numbers of slots of which a tick can be: powers of two, and all."""
+        """Numbers of slots of which a tick can be: powers of two, and all; one where nothing ticks."""
+        if not self.loops:
+            return [self.slots]
         return [*(2**n for n in range((self.slots - 1).bit_length())), self.slots]
 
-    def compile_all(self) -> None:
-        """Compile the programs of all widths, so that nobody has to wait for one."""
+    def compile_all(self, state: Any) -> Any:
+        """Compile the programs of all widths, so that nobody has to wait for one; the state is as it was."""
         nobody = np.zeros(self.count, bool)
         for width in self.widths:
-            self.think(self.begin(), self.nothing(), nobody, nobody, 1, 1, width)
+            state, _ = self.think(state, self.nothing(), nobody, nobody, 1, 1, width)
+        return state
 
     def begin(self) -> Any:
         """The state before the first call."""
