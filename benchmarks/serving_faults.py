@@ -1,6 +1,9 @@
-"""A server that is asked too much, and asked nonsense: what it answers, how long that takes, what it holds.
+"""A server that is asked much, too much, and nonsense: what it answers, how long that takes, what it holds.
 
 python benchmarks/serving_faults.py --out results/serving_faults.json [--malformed 100000] [--seconds 60]
+
+Many clients ask for the same boards in batches of all sizes, and must be told what `policy.act` says of them.
+Then come requests that must be refused, and three times as many as can be answered.
 
 Starts `looped-actor serve rush-hour-micro` on loopback, and ends it.
 """
@@ -21,21 +24,49 @@ import aiohttp
 import numpy as np
 from record import write_record
 
+import looped_actor
 from looped_actor.bench.serving import free_port
 from looped_actor.serving.protocol import HEADER_LENGTH
 
-MODEL = "/v2/models/rush-hour-micro"
-BOARD = np.random.default_rng(0).integers(0, 2, (1, 5, 5, 7)).astype(np.uint8)
+NAME = "rush-hour-micro"
+MODEL = f"/v2/models/{NAME}"
+BOARDS = np.random.default_rng(0).integers(0, 2, (60, 5, 5, 7)).astype(np.uint8)
+"""They need not be levels to be thought about for many lengths of time."""
 CLIENTS = 32
+MOST_ROWS = 8
 
 
-def question(**changes: Any) -> dict[str, Any]:
+def question(boards: np.ndarray = BOARDS[:1], **changes: Any) -> dict[str, Any]:
     """A request that is right, but for the changes."""
-    about = {"name": "observation", "shape": list(BOARD.shape), "datatype": "UINT8", "data": BOARD.tolist()}
+    about = {"name": "observation", "shape": list(boards.shape), "datatype": "UINT8", "data": boards.tolist()}
     return {"inputs": [about | changes]}
 
 
 GOOD = json.dumps(question()).encode()
+
+
+async def answers(session: aiohttp.ClientSession, count: int) -> dict[str, Any]:
+    """Ask for boards in batches, from many clients, and compare with the policy itself."""
+    expected = looped_actor.load_policy(NAME).act(BOARDS)
+    chance, asked, decisions, wrong = np.random.default_rng(0), iter(range(count)), 0, 0
+    begun = time.monotonic()
+
+    async def client() -> None:
+        nonlocal decisions, wrong
+        for _ in asked:
+            rows = chance.integers(0, len(BOARDS), chance.integers(1, MOST_ROWS + 1))
+            async with session.post(f"{MODEL}/infer", json=question(BOARDS[rows])) as response:
+                told = {output["name"]: output["data"] for output in (await response.json())["outputs"]}
+            right = [told["action"], told["loops"]] == [
+                expected.action[rows].tolist(),
+                expected.loops[rows].tolist(),
+            ]
+            decisions, wrong = decisions + len(rows), wrong + (not right)
+
+    await asyncio.gather(*(client() for _ in range(CLIENTS)))
+    took = time.monotonic() - begun
+    loops = sorted(set(expected.loops.tolist()))
+    return {"requests": count, "wrong": wrong, "decisions_per_second": decisions / took, "loops": loops}
 
 
 def malformed(chance: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
@@ -168,14 +199,19 @@ async def measured(url: str, given: argparse.Namespace) -> dict[str, Any]:
     async with aiohttp.ClientSession(url, connector=connector, timeout=patient) as session:
         pids = serving_processes()
         await well(session)
-        most = await saturation(session, 5)
+        facts: dict[str, Any] = {"answers": await answers(session, given.requests)}
+        most = await saturation(session, 10)
         chance = random.Random(0)
         statuses = await nonsense(session, given.malformed // 10, chance)
         before = memory_of(pids)
         statuses += await nonsense(session, given.malformed - given.malformed // 10, chance)
         grown = memory_of(pids) - before
-        facts = {"malformed": {"statuses": statuses, "megabytes_grown_after_a_tenth": grown}}
-        facts["malformed"]["answered_rightly_after"] = (await asked(session))[0] == 200
+        after = (await asked(session))[0] == 200
+        facts["malformed"] = {
+            "statuses": statuses,
+            "megabytes_grown_after_a_tenth": grown,
+            "answered_after": after,
+        }
         again = await overload(session, 3 * most, given.seconds, pids)
         return facts | {
             "saturation": most,
@@ -187,12 +223,13 @@ async def measured(url: str, given: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("--out")
+    options.add_argument("--requests", type=int, default=10_000)
     options.add_argument("--malformed", type=int, default=100_000)
     options.add_argument("--seconds", type=float, default=60)
     options.add_argument("--waiting", type=int, default=256)
     given = options.parse_args()
     address = f"127.0.0.1:{free_port()}"
-    words = ["serve", "rush-hour-micro", "--address", address, "--waiting", str(given.waiting)]
+    words = ["serve", NAME, "--address", address, "--waiting", str(given.waiting)]
     process = subprocess.Popen(
         [sys.executable, "-m", "looped_actor", *words], stdout=subprocess.PIPE, text=True
     )

@@ -1,5 +1,6 @@
 """`looped-actor serve` with a real Ray Serve, asked by Triton's client and by hand."""
 
+import asyncio
 import json
 import os
 import pathlib
@@ -15,6 +16,7 @@ import urllib.request
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import aiohttp
 import numpy as np
 import pytest
 import tritonclient.http as triton
@@ -26,6 +28,8 @@ from looped_actor.bench.serving import free_port
 from looped_actor.policies.shelf import SHELF
 
 RUSH_HOUR, CARRIED = "rush-hour-micro", SHELF / "rush-hour-carried"
+FIT = 400
+"""Requests, into two replicas."""
 
 
 def begun(*policies, **environment):
@@ -148,6 +152,25 @@ def what_is_wrong_is_said(server):
         assert (found, message in said["error"]) == (status, True), said
 
 
+def more_than_fit_are_told_to_come_again(server, seen):
+    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": seen[0].tolist()}
+
+    async def ask(session):
+        async with session.post("/v2/models/rush/infer", json={"inputs": [data]}) as response:
+            said = await response.json()
+            return response.status, response.headers.get("Retry-After"), "too busy" in said.get("error", "")
+
+    async def all_at_once():
+        unlimited = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(f"http://{server[1]}", connector=unlimited) as session:
+            return await asyncio.gather(*(ask(session) for _ in range(3 * FIT)))
+
+    told = asyncio.run(all_at_once())
+    assert set(told) == {(200, None, False), (503, "1", True)}
+    assert sum(status == 200 for status, *_ in told) >= FIT / 2
+    assert fetched(server[1], "/v2/models/rush/stats")[2]["waiting"] == 0
+
+
 def it_listens_on_this_machine_alone(server):
     port = int(server[1].rpartition(":")[2])
     lines = pathlib.Path("/proc/net/tcp").read_text().splitlines()[1:]
@@ -159,7 +182,7 @@ def it_listens_on_this_machine_alone(server):
 def who_has_asked_is_answered_when_it_ends(server, policy, seen):
     process, address = server
     client = triton.InferenceServerClient(address, concurrency=16)
-    asked = [client.async_infer("rush", given(seen)) for _ in range(8)]
+    asked = [client.async_infer("rush", given(seen)) for _ in range(4)]
     until = time.monotonic() + 60
     while not fetched(address, "/v2/models/rush/stats")[2]["thinking"]:
         assert time.monotonic() < until
@@ -173,7 +196,8 @@ def who_has_asked_is_answered_when_it_ends(server, policy, seen):
 
 def test_a_server_from_beginning_to_end(policy, seen):
     """One for all, since it takes a while to begin."""
-    process, address = server = begun(RUSH_HOUR, CARRIED, "--names", "rush", "carried", "--board", "6", "6")
+    options = ("--names", "rush", "carried", "--board", "6", "6", "--waiting", str(FIT // 2))
+    process, address = server = begun(RUSH_HOUR, CARRIED, *options)
     try:
         assert process.stdout.readline() == f"http://{address}/v2/models/carried\n"
         triton_s_client_gets_the_policy_s_answers(server, policy, seen)
@@ -181,6 +205,7 @@ def test_a_server_from_beginning_to_end(policy, seen):
         it_is_asked_by_hand(server, policy, seen)
         the_handbook_s_client_plays(server)
         what_is_wrong_is_said(server)
+        more_than_fit_are_told_to_come_again(server, seen)
         it_listens_on_this_machine_alone(server)
         who_has_asked_is_answered_when_it_ends(server, policy, seen)
     finally:

@@ -10,6 +10,7 @@ import hmac
 import ipaddress
 import json
 import logging
+import os
 import pathlib
 import queue
 import re
@@ -28,6 +29,7 @@ from looped_actor.policies.load import policy_at
 from looped_actor.policies.shelf import located
 from looped_actor.processes import join_ray
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
+from looped_actor.serving.gate import RETRY_AFTER, put_up
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,
     ProtocolError,
@@ -248,7 +250,7 @@ class Replica(Asking):
                 futures.append(self.engine.ask(seen, **limits))
             return await asyncio.gather(*map(asyncio.wrap_future, futures))
         except BusyError as error:
-            raise ProtocolError(f"too busy: {error}", 503, retry_after=1) from None
+            raise ProtocolError(f"too busy: {error}", 503, retry_after=RETRY_AFTER) from None
         except LateError as error:
             raise ProtocolError(str(error), 504) from None
         except ValueError as error:
@@ -314,6 +316,9 @@ def start(
         located(folder)
         if not re.fullmatch(r"[\w.-]{1,100}", name) or name == DOOR:
             raise ValueError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
+    if settings.ray == "local":
+        os.environ.setdefault("RAY_worker_niceness", "0")  # someone waits for their answers
+        put_up(settings.most_waiting * settings.replicas * len(policies))
     join_ray(settings.ray)
     try:
         deploy(policies, settings, ways)
@@ -342,7 +347,7 @@ def deploy(
     replica: Any = serve.deployment(
         name="Replica",
         num_replicas=settings.replicas,
-        max_ongoing_requests=2 * settings.most_waiting + 64,  # the engine knows better when to refuse
+        max_ongoing_requests=2 * settings.most_waiting + 64,  # the gate and the engine know when to refuse
         health_check_period_s=2,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=SECONDS_TO_ANSWER,

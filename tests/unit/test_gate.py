@@ -1,0 +1,60 @@
+"""The gate in front of a server, without one."""
+
+import asyncio
+import json
+
+from looped_actor.serving.gate import Gate
+
+
+def asked(gate, method="POST"):
+    """What is sent to one who asks."""
+    sent = []
+
+    async def send(message):
+        sent.append(message)
+
+    async def answered():
+        await gate({"type": "http", "method": method}, None, send)
+        return sent
+
+    return answered()
+
+
+def test_one_more_than_fits_is_refused_and_a_place_is_free_again():
+    async def scene():
+        may_end = asyncio.Event()
+
+        async def slow(scope, receive, send):
+            if scope["method"] == "POST":
+                await may_end.wait()
+            await send("answered")
+
+        gate = Gate(slow, 2)
+        inside = [asyncio.create_task(asked(gate)) for _ in range(2)]
+        await asyncio.sleep(0)
+        start, body = await asked(gate)
+        assert (start["status"], dict(start["headers"])[b"retry-after"]) == (503, b"1")
+        assert json.loads(body["body"]) == {"error": "too busy: 2 requests are being answered"}
+        assert await asked(gate, "GET") == ["answered"]  # whoever asks how it stands is told
+        may_end.set()
+        assert await asyncio.gather(*inside) == [["answered"]] * 2
+        for _ in range(3):
+            assert await asked(gate) == ["answered"]
+
+    asyncio.run(scene())
+
+
+def test_a_failure_inside_frees_its_place():
+    async def fails(scope, receive, send):
+        raise RuntimeError("inside")
+
+    async def scene():
+        gate, told = Gate(fails, 1), []
+        for _ in range(3):
+            try:
+                await asked(gate)
+            except RuntimeError as error:
+                told.append(str(error))
+        assert told == ["inside"] * 3
+
+    asyncio.run(scene())
