@@ -44,6 +44,18 @@ WITH_EXAMPLES = [
 ]
 
 
+@pytest.mark.parametrize(("line", "completed"), [("tr", "train"), ("train --sc", "--scale")])
+def test_a_shell_completes_what_is_typed(line, completed):
+    script = """
+    source <("$@" --tyro-print-completion bash)
+    COMP_WORDS=(looped-actor $LINE); COMP_CWORD=$((${#COMP_WORDS[@]} - 1))
+    _tyro_looped_actor looped-actor "${COMP_WORDS[-1]}"
+    echo "${COMPREPLY[@]}"
+    """
+    done = run("bash", "-c", script, "bash", *COMMAND, LINE=line)
+    assert (done.returncode, done.stdout.strip()) == (0, completed), done.stderr
+
+
 def test_the_version_is_told():
     done = run(*COMMAND, "--version")
     assert (done.returncode, done.stdout) == (0, f"looped-actor {__version__}\n")
