@@ -167,11 +167,12 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
 @contextmanager
 def _bar() -> Iterator[Callable[[float, str], Any]]:
     """A bar on the terminal; told the fraction done, and what comes next."""
-    from rich.console import Console
-    from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+    from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
+
+    from looped_actor.progress import Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
-    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+    with Bar(*columns, transient=True) as bar:
         task = bar.add_task("starting", total=1.0)
         yield lambda fraction, what: bar.update(task, completed=fraction, description=what)
 

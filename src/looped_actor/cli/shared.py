@@ -148,16 +148,10 @@ def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     """A bar on the terminal with rate and time left; told how much is done, and of how much."""
-    from rich.console import Console
-    from rich.progress import (
-        BarColumn,
-        MofNCompleteColumn,
-        Progress,
-        ProgressColumn,
-        TextColumn,
-        TimeRemainingColumn,
-    )
+    from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
+
+    from looped_actor.progress import Bar
 
     class Rate(ProgressColumn):
         def render(self, task) -> Text:
@@ -170,6 +164,6 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
         Rate(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True)) as bar:
+    with Bar(*columns) as bar:
         task = bar.add_task(what, total=None)
         yield lambda done, total: bar.update(task, completed=done, total=total)

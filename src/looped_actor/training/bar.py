@@ -4,9 +4,9 @@ import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
+from looped_actor.progress import Bar
 from looped_actor.training.fit import Report
 
 
@@ -14,7 +14,7 @@ from looped_actor.training.fit import Report
 def training_bar(
     name: str, best_by: str = "success", shown: bool = True
 ) -> Iterator[Callable[[Report], None]]:
-    """A bar on the terminal; yields the callback that `fit` reports to.
+    """A bar on the terminal, or lines in a log; yields the callback that `fit` reports to.
 
     Args:
       name: of the run.
@@ -29,9 +29,7 @@ def training_bar(
         TextColumn("{task.fields[numbers]}"),
     )
     played = "success" if best_by == "success" else "episode_return"
-    with Progress(
-        *columns, console=Console(stderr=True), disable=not shown, speed_estimate_period=600
-    ) as bar:
+    with Bar(*columns, disable=not shown, speed_estimate_period=600) as bar:
         task = bar.add_task(name, total=None, numbers="compiling")
         begun = False
 
