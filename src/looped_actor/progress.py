@@ -30,5 +30,8 @@ class Bar(Progress):
             return
         self._told = now
         (task,) = [one for one in self.tasks if one.id == task_id]
-        parts = [str(column(task)) for column in self.columns if not isinstance(column, BarColumn)]
-        self.console.print("  ".join(parts), markup=False, highlight=False, soft_wrap=True)
+        shown = [
+            one for one in self.columns if isinstance(one, ProgressColumn) and type(one) is not BarColumn
+        ]
+        line = "  ".join(str(column(task)) for column in shown)
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
