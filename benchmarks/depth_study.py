@@ -2,9 +2,11 @@
 
 python benchmarks/depth_study.py run runs/depth --keep results/depth_study/runs [--parts A B] [--seeds 0]
 python benchmarks/depth_study.py table results/depth_study/runs --out results/depth_study/table.json
+python benchmarks/depth_study.py deeper runs/depth --out results/depth_study/deeper.json
 
 `run` finishes whatever is not finished, two runs side by side, one device each; it may be ended and called
-again at any time. Of a finished run the files that a report needs are copied to `--keep`.
+again at any time. Of a finished run the files that a report needs are copied to `--keep`. `deeper` plays the
+test of part D's runs again with more loops than they learned with.
 """
 
 import argparse
@@ -23,6 +25,8 @@ from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
 from looped_actor.models import AUTHORS
+from looped_actor.policies.evaluate import evaluate
+from looped_actor.policies.load import load_policy
 from looped_actor.processes import Job, Processes, Status, fan_out
 from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
 
@@ -141,21 +145,34 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
+def deeper(folder: pathlib.Path) -> list[dict[str, Any]]:
+    """Part D's finished runs at 8, 16 and 32 loops; an untied stack has the depth that it has."""
+    rows = []
+    for one in [one for one in planned() if one.part == "D" and is_finished(folder / one.name)]:
+        policy = load_policy(folder / one.name)
+        for loops in (8, 16, 32) if policy.halting else (None,):
+            played = evaluate(policy, max_loops=loops)
+            told = {name: played[name] for name in ("max_loops", "success", "interval_95", "loops")}
+            rows.append({"run": one.name, **told, "by_optimal_moves": played["by_optimal_moves"]})
+    return rows
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = options.add_subparsers(dest="command", required=True)
-    running, showing = commands.add_parser("run"), commands.add_parser("table")
+    running, *showing = (commands.add_parser(name) for name in ("run", "table", "deeper"))
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--keep", type=pathlib.Path, required=True)
     running.add_argument("--parts", nargs="+", default=["A", "B", "C", "D"])
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
-    showing.add_argument("folder", type=pathlib.Path)
-    showing.add_argument("--out", required=True)
+    for one in showing:
+        one.add_argument("folder", type=pathlib.Path)
+        one.add_argument("--out", required=True)
     given = options.parse_args()
     if given.command == "run":
         run(given.folder, given.keep, given.parts, given.seeds)
     else:
-        write_record(given.out, {"runs": table(given.folder)})
+        write_record(given.out, {"runs": {"table": table, "deeper": deeper}[given.command](given.folder)})
 
 
 if __name__ == "__main__":
