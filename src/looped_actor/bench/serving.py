@@ -50,7 +50,9 @@ class Load(NamedTuple):
     per_second: float
     """Answers."""
     latencies: list[float]
-    """Of them, in seconds; a request that was refused has none."""
+    """Of them, in seconds."""
+    refused: int
+    """Requests that got another status than 200."""
 
 
 @dataclass(frozen=True)
@@ -251,21 +253,24 @@ def _loads(
                 most[way] = max(most[way], load(way, None).per_second)
         facts: dict[str, Any] = {"saturation": most, "throughput_ratio": most["slots"] / most["batches"]}
         for number, share in enumerate(bench.shares):
-            rate, seen = share * min(most.values()), {way: [] for way in WAYS}
+            rate, loads = share * min(most.values()), {way: [] for way in WAYS}
             for turn in range(bench.rounds):
                 for way in WAYS:
                     part = (number + turn / bench.rounds) / len(bench.shares)
                     progress(0.5 + 0.5 * part, f"{way} at {share:.0%}")
-                    seen[way] += load(way, rate).latencies
-            told = {way: _quantiles(seconds) for way, seconds in seen.items()}
+                    loads[way].append(load(way, rate))
+            told = {way: _told(each) for way, each in loads.items()}
             ratio = told["slots"]["p99"] / told["batches"]["p99"]
             facts[f"at_{share:.0%}"] = {"per_second": rate, **told, "p99_ratio": ratio}
     return facts
 
 
-def _quantiles(seconds: list[float]) -> dict[str, float]:
+def _told(loads: list[Load]) -> dict[str, float]:
+    """Quantiles of all answers, and how many those are."""
+    seconds = [each for load in loads for each in load.latencies]
     values = np.quantile(seconds, (0.5, 0.95, 0.99)) if seconds else [np.nan] * 3
-    return dict(zip(("p50", "p95", "p99"), map(float, values), strict=True))
+    quantiles = dict(zip(("p50", "p95", "p99"), map(float, values), strict=True))
+    return quantiles | {"answers": len(seconds), "refused": sum(load.refused for load in loads)}
 
 
 def _load(url: str, bodies: list, rate: float | None, seconds: float) -> Load:
@@ -276,7 +281,7 @@ async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> 
     """Ask: at a rate, or as often as `CLIENTS` at a time can."""
     import aiohttp
 
-    latencies, following = [], itertools.cycle(bodies)
+    latencies, refused, following = [], [], itertools.cycle(bodies)
     connector = aiohttp.TCPConnector(limit=0)
     async with aiohttp.ClientSession(connector=connector) as session:
 
@@ -284,8 +289,7 @@ async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> 
             body, length = next(following)
             async with session.post(url, data=body, headers={HEADER_LENGTH: length}) as response:
                 await response.read()
-                if response.status == 200:
-                    latencies.append(time.monotonic() - due)
+                (latencies if response.status == 200 else refused).append(time.monotonic() - due)
 
         began = time.monotonic()
         if rate is None:
@@ -304,4 +308,4 @@ async def _asked(url: str, bodies: list, rate: float | None, seconds: float) -> 
                 pending.append(asyncio.create_task(ask(float(moment))))
             await asyncio.gather(*pending)
         took = time.monotonic() - began
-    return Load(len(latencies) / took, latencies)
+    return Load(len(latencies) / took, latencies, len(refused))

@@ -312,7 +312,8 @@ class _Worker:
 
 def _lost() -> ChildProcessError:
     return ChildProcessError(
-        "a process that plays MuJoCo died (out of memory?): try again with fewer workers"
+        "a process that plays MuJoCo died (out of memory? a script without `if __name__ == '__main__':`?): "
+        "try again with fewer workers"
     )
 
 

@@ -106,8 +106,10 @@ def train_run(
             if ending is Ending.FINISHED:
                 _finish(run, state, folder)
         except OSError as error:  # a full disk, mostly
+            lost = isinstance(error, ChildProcessError)
+            what = "a process was lost" if lost else "a file could not be written"
             raise OSError(
-                f"{folder}: training ended: a file could not be written ({brief(error)}). What was saved "
+                f"{folder}: training ended: {what} ({brief(error)}). What was saved "
                 f"before is whole; mend that, and `looped-actor resume {folder}` continues from there"
             ) from error
         finally:
