@@ -4,17 +4,35 @@ Example: python benchmarks/offline_speed.py data/cube-double-play-v0.npz --out r
 
 Trains with the runner (metrics, TensorBoard, checkpoints, progress) at the reference's sizes: an MLP actor
 of 3 x 512, value and critics of 3 x 512, batch 1,024. Evaluation, compilation and the end of the run are left
-out: timed is everything from the second iteration to the last but one. Other arms, if asked for.
+out: timed is everything from the second iteration to the last but one. Other arms, sizes and worlds, if asked
+for. Of the MLP it is told which part of the machine's rate of matrix products the fastest iteration reached.
 """
 
 import argparse
+import itertools
 import pathlib
 import tempfile
 import time
 
+from rates import product_rate
 from record import write_record
 
 from looped_actor.devices import start_devices
+
+
+def flops_of_a_step(config):
+    """Of MLPs, by their matrix products: one forward pass is the unit, going back costs two."""
+    shape, hidden = config.shape, config.gciql.hidden
+
+    def forward(inputs, sizes, outputs):
+        sizes = (inputs, *sizes, outputs)
+        return 2 * config.gciql.batch * sum(a * b for a, b in itertools.pairwise(sizes))
+
+    value = forward(2 * shape.size, hidden, 1)
+    critics = 2 * forward(2 * shape.size + shape.actions, hidden, 1)
+    actor = forward(2 * shape.size, config.mlp, shape.actions)
+    # The value learns from target critics, critics from the next value, and the actor through the critics.
+    return (3 * value + critics) + (3 * critics + value) + (3 * actor + 2 * critics)
 
 
 def timed(config, folder, mesh, iterations):
@@ -52,12 +70,17 @@ def timed(config, folder, mesh, iterations):
     whole = rows[-2][0] - rows[0][0]
     within = sum(inside[1:-1])
     steps = config.gciql.updates_per_iteration * (iterations - 2)
-    return {
+    fastest = config.gciql.updates_per_iteration / min(inside[1:])
+    facts = {}
+    if config.arm == "mlp":
+        rate = product_rate() * mesh.size
+        facts = {"of_matrix_products": round(flops_of_a_step(config) * fastest / rate, 3)}
+    return facts | {
         "arm": config.arm,
         "batch": config.gciql.batch,
         "steps_timed": steps,
         "steps_per_second": round(steps / whole, 3),
-        "fastest_iteration_steps_per_second": round(config.gciql.updates_per_iteration / min(inside[1:]), 3),
+        "fastest_iteration_steps_per_second": round(fastest, 3),
         "outside_the_compiled_update": round(1 - within / whole, 5),
         "loops": round(rows[-1][1].loops, 3),
         "utilisation": round(rows[-1][1].utilisation, 3),
@@ -66,10 +89,12 @@ def timed(config, folder, mesh, iterations):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("data", help="a dataset of cube-double")
+    parser.add_argument("data", help="a dataset of the world")
+    parser.add_argument("--world", default="cube-double")
     parser.add_argument("--iterations", type=int, default=12)
     parser.add_argument("--updates", type=int, default=50, help="of an iteration; `paper` has 500")
-    parser.add_argument("--batch", type=int, default=1024)
+    parser.add_argument("--batch", type=int, nargs="+", default=[1024])
+    parser.add_argument("--hidden", type=int, default=512, help="channels of the three layers of MLPs")
     parser.add_argument("--arms", nargs="+", default=["mlp"])
     parser.add_argument("--devices", type=int)
     parser.add_argument("--out")
@@ -79,14 +104,16 @@ def main():
     from looped_actor.configs.presets import preset
 
     found = []
-    for arm in options.arms:
+    for arm, batch in itertools.product(options.arms, options.batch):
         changes = {
             "data.train": options.data,
             "gciql.updates_per_iteration": options.updates,
-            "gciql.batch": options.batch,
+            "gciql.batch": batch,
+            "gciql.hidden": [options.hidden] * 3,
+            "mlp": [options.hidden] * 3,
             "checkpoint_every": 4,
         }
-        config = replaced(preset("cube-double", "paper", arm), changes)
+        config = replaced(preset(options.world, "paper", arm), changes)
         with tempfile.TemporaryDirectory() as folder:
             found.append(timed(config, pathlib.Path(folder), mesh, options.iterations))
             print(found[-1], flush=True)

@@ -14,6 +14,7 @@ import tempfile
 import jax
 import jax.numpy as jnp
 import numpy as np
+from rates import product_rate
 from record import write_record
 
 jax.config.update("jax_num_cpu_devices", 1)
@@ -30,13 +31,11 @@ from looped_actor.runs.kinds import run_of  # noqa: E402
 
 
 def this_core() -> Chip:
-    """Its rates: products of a chunk's tokens by a layer's weights, and copies that no cache holds."""
-    a, b = jnp.ones((512, 256)), jnp.ones((256, 256))
-    many = jax.jit(lambda a, b: jax.lax.fori_loop(0, 64, lambda i, s: s @ b, a))
-    peak = 64 * 2 * 512 * 256 * 256 / fastest(lambda: many(a, b))
+    """Its rates: matrix products, and copies that no cache holds."""
     large = jnp.ones(2**25)
     copy = jax.jit(lambda x: x + 1)
-    return Chip(memory=0, bandwidth=2 * large.nbytes / fastest(lambda: copy(large)), peak=peak, link=1)
+    bandwidth = 2 * large.nbytes / fastest(lambda: copy(large))
+    return Chip(memory=0, bandwidth=bandwidth, peak=product_rate(), link=1)
 
 
 def truth(task: str, chip: Chip) -> dict:
