@@ -10,6 +10,7 @@ each, then with the cores exchanged. Two cores must be free.
 
 import argparse
 import csv
+import json
 import os
 import pathlib
 import subprocess
@@ -59,11 +60,12 @@ def core_worker() -> None:
         forward, both = jax.jit(loop), jax.jit(jax.grad(loss, (0, 1)))
         work[f"{name}, forward"] = lambda f=forward, w=weights, z=z: f(w, z)
         work[f"{name}, forward and back"] = lambda f=both, w=weights, z=z: f(w, z)
-        flops[name] = examples * core.flops(tokens)
+        flops[f"{name}, forward"] = examples * core.flops(tokens)
+        flops[f"{name}, forward and back"] = 3 * examples * core.flops(tokens)
     work["products"], flops["products"] = products()
     for each in work.values():
         jax.block_until_ready(each())
-    print(*flops.values(), flush=True)
+    print(json.dumps(flops), flush=True)
     for line in sys.stdin:
         start = time.perf_counter()
         jax.block_until_ready(work[line.strip()]())
@@ -75,32 +77,30 @@ def cores(sources: dict[str, str]) -> dict:
     workers = {}
     for name, source in sources.items():
         env = os.environ | {"PYTHONPATH": source, "XLA_FLAGS": ""}
-        command = ["taskset", "-c", "0", sys.executable, str(HERE), "--worker", "."]
+        command = ["taskset", "-c", "0", sys.executable, str(HERE), "--worker"]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
         workers[name] = subprocess.Popen(command, env=env, **pipes)
-    told = [worker.stdout.readline().split() for worker in workers.values()]  # when they have compiled
-    *flops, of_products = map(float, told[0])
+    # Both tell the same, when they have compiled.
+    flops, _ = (json.loads(worker.stdout.readline()) for worker in workers.values())
 
     def turn(worker, case):
         worker.stdin.write(case + "\n")
         worker.stdin.flush()
         return float(worker.stdout.readline())
 
-    cases = [f"{size}, {way}" for size in SIZES for way in ("forward", "forward and back")] + ["products"]
-    best = {case: dict.fromkeys(workers, float("inf")) for case in cases}
+    best = {case: dict.fromkeys(workers, float("inf")) for case in flops}
     for _ in range(TURNS):
-        for case in cases:
+        for case in flops:
             for name, worker in workers.items():
                 best[case][name] = min(best[case][name], turn(worker, case))
     for worker in workers.values():
         worker.stdin.close()
         worker.wait()
-    rate = of_products / min(best.pop("products").values())
+    rate = flops["products"] / min(best.pop("products").values())
     found = {"gflops_of_products": rate / 1e9}
-    for (case, seconds), work in zip(best.items(), [f for f in flops for _ in range(2)], strict=True):
-        operations = 3 * work if case.endswith("back") else work
+    for case, seconds in best.items():
         found[case] = {"time_ratio": seconds["here"] / seconds["before"]}
-        found[case] |= {f"of_products_{k}": operations / s / rate for k, s in seconds.items()}
+        found[case] |= {f"of_products_{k}": flops[case] / s / rate for k, s in seconds.items()}
     return found
 
 
@@ -113,16 +113,8 @@ def iterations(words: list[str], rows: int, sources: dict[str, str]) -> dict:
             outs = {name: pathlib.Path(folder, name) for name in sources}
             running = []
             for n, (name, source) in enumerate(sources.items()):
-                command = [
-                    "taskset",
-                    "-c",
-                    str((n + turn) % 2),
-                    sys.executable,
-                    "-m",
-                    "looped_actor",
-                    "train",
-                ]
-                command += [words[0], "--devices", "1", "--out", str(outs[name])]
+                command = ["taskset", "-c", str((n + turn) % 2), sys.executable, "-m", "looped_actor"]
+                command += ["train", words[0], "--devices", "1", "--out", str(outs[name])]
                 command += ["--set", *words[1:], *few]
                 env = os.environ | {"PYTHONPATH": source}
                 quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
@@ -149,12 +141,14 @@ def rates(run: pathlib.Path) -> list[float]:
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("checkout", type=pathlib.Path, help="of the commit to compare with")
+    options.add_argument("checkout", type=pathlib.Path, nargs="?", help="of the commit to compare with")
     options.add_argument("--out", type=pathlib.Path)
     options.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
     given = options.parse_args()
     if given.worker:
         return core_worker()
+    if given.checkout is None:
+        options.error("give the checkout to compare with")
     before = ["git", "-C", str(given.checkout), "rev-parse", "--short", "HEAD"]
     found: dict = {"before": subprocess.run(before, capture_output=True, text=True).stdout.strip()}
     sources = {"before": str(given.checkout.resolve() / "src"), "here": str(HERE.parents[1] / "src")}

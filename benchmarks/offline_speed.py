@@ -5,7 +5,7 @@ Example: python benchmarks/offline_speed.py data/cube-double-play-v0.npz --out r
 Trains with the runner (metrics, TensorBoard, checkpoints, progress) at the reference's sizes: an MLP actor
 of 3 x 512, value and critics of 3 x 512, batch 1,024. Evaluation, compilation and the end of the run are left
 out: timed is everything from the second iteration to the last but one. Other arms, sizes and worlds, if asked
-for. Of the MLP it is told which part of the machine's rate of matrix products the fastest iteration reached.
+for. FLOPs, as `train --dry-run` counts them, are told as a share of the machine's rate of matrix products.
 """
 
 import argparse
@@ -18,21 +18,6 @@ from rates import product_rate
 from record import write_record
 
 from looped_actor.devices import start_devices
-
-
-def flops_of_a_step(config):
-    """Of MLPs, by their matrix products: one forward pass is the unit, going back costs two."""
-    shape, hidden = config.shape, config.gciql.hidden
-
-    def forward(inputs, sizes, outputs):
-        sizes = (inputs, *sizes, outputs)
-        return 2 * config.gciql.batch * sum(a * b for a, b in itertools.pairwise(sizes))
-
-    value = forward(2 * shape.size, hidden, 1)
-    critics = 2 * forward(2 * shape.size + shape.actions, hidden, 1)
-    actor = forward(2 * shape.size, config.mlp, shape.actions)
-    # The value learns from target critics, critics from the next value, and the actor through the critics.
-    return (3 * value + critics) + (3 * critics + value) + (3 * actor + 2 * critics)
 
 
 def timed(config, folder, mesh, iterations):
@@ -71,19 +56,18 @@ def timed(config, folder, mesh, iterations):
     within = sum(inside[1:-1])
     steps = config.gciql.updates_per_iteration * (iterations - 2)
     fastest = config.gciql.updates_per_iteration / min(inside[1:])
-    facts = {}
-    if config.arm == "mlp":
-        rate = product_rate() * mesh.size
-        facts = {"of_matrix_products": round(flops_of_a_step(config) * fastest / rate, 3)}
-    return facts | {
+    numbers = rows[-1][1].numbers
+    flops = parts.count(numbers["loops"]).flops_per_step
+    return {
         "arm": config.arm,
         "batch": config.gciql.batch,
         "steps_timed": steps,
         "steps_per_second": round(steps / whole, 3),
         "fastest_iteration_steps_per_second": round(fastest, 3),
         "outside_the_compiled_update": round(1 - within / whole, 5),
-        "loops": round(rows[-1][1].loops, 3),
-        "utilisation": round(rows[-1][1].utilisation, 3),
+        "of_matrix_products": round(flops * fastest / (product_rate() * mesh.size), 3),
+        "loops": round(numbers["loops"], 3),
+        "utilisation": round(numbers["utilisation"], 3),
     }
 
 
