@@ -115,8 +115,8 @@ def in_heads(
     """Queries, keys and values of all tokens.
 
     Heads come before tokens: what is done with them then are plain matrix products, which CPUs like best.
-    The gradient is taken in that order too: to bring it back to the order of tokens first, as JAX would, is
-    a seventh of a loop's backward pass on a TPU.
+    An accelerator takes the gradient in that order too: to bring it back to the order of tokens first, as JAX
+    would, is a seventh of a loop's backward pass on a TPU.
     """
     batch, tokens, width = h.shape
     flat = h.reshape(-1, width) @ kernel
@@ -129,6 +129,9 @@ def _in_heads_forward(h: Array, kernel: Array, heads: int) -> tuple[Array, tuple
 
 def _in_heads_backward(heads: int, given: tuple, g: Float[Array, "3 b heads t p"]) -> tuple[Array, Array]:
     h, kernel = given
+    if device().platform == "cpu":  # products of two axes are worth the way back: a fourteenth at width 128
+        flat = g.transpose(1, 3, 0, 2, 4).reshape(-1, kernel.shape[1])
+        return (flat @ kernel.T).reshape(h.shape), h.reshape(-1, len(kernel)).T @ flat
     into_h = jnp.einsum("kbhtp,dkhp->btd", g, kernel.reshape(len(kernel), 3, heads, -1))
     return into_h, jnp.einsum("btd,kbhtp->dkhp", h, g).reshape(kernel.shape)
 
