@@ -14,19 +14,29 @@ import time
 import urllib.error
 import urllib.request
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
 from typing import Any
 
 import aiohttp
+import jax
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from flax import nnx
 from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
 from helpers import thorough
+from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.bench.serving import free_port
 from looped_actor.policies.shelf import SHELF
+from looped_actor.runs.base import Own
+from looped_actor.runs.kinds import run_of
+from looped_actor.runs.own import read_code
+from looped_actor.runs.policy import Policy
+from looped_actor.serving.server import Replica, Serving
 
+WALK = ROOT / "examples" / "own_world.py"
 RUSH_HOUR, CARRIED = "rush-hour-micro", SHELF / "rush-hour-carried"
 FIT = 400
 """Requests, into two replicas."""
@@ -211,6 +221,28 @@ def test_a_server_from_beginning_to_end(policy, seen):
     finally:
         process.terminate()
         process.wait(60)
+
+
+def test_a_world_of_one_s_own_is_served_too(tmp_path, monkeypatch):
+    """A replica alone, without the server around it; nobody has trained its policy."""
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
+    world = read_code(WALK)
+    own = Own(world.build, world.env)
+    made = run_of(run_of(world.config, own=own).completed(), own=own)
+    _, parameters, fixed = nnx.split(made.build(nnx.Rngs(0)), nnx.Param, ...)
+    policy = Policy(made, Weights(parameters, fixed, no_statistics(made.features)))
+    policy.save(tmp_path)
+    replica = Replica(asdict(Serving(code=str(WALK))), "walk", str(tmp_path))
+    boards = np.random.default_rng(2).integers(0, 2, (5, 4, 4, 3)).astype(np.uint8)
+    data = {"name": "observation", "shape": [5, 4, 4, 3], "datatype": "UINT8", "data": boards.tolist()}
+    answer, _ = asyncio.run(replica.infer(json.dumps({"inputs": [data]}).encode(), None))
+    told = {one["name"]: one["data"] for one in json.loads(answer)["outputs"]}
+    expected = policy.act(boards)
+    assert told["action"] == expected.action.tolist()
+    assert told["loops"] == expected.loops.tolist()
+    replica.engine.close()
+    with pytest.raises(ValueError, match="--code FILE"):
+        Replica(asdict(Serving()), "walk", str(tmp_path))
 
 
 @thorough

@@ -25,6 +25,7 @@ def serve(
     waiting: int = 1024,
     max_loops: int | None = None,
     board: tuple[int, int] | None = None,
+    code: pathlib.Path | None = None,
 ) -> None:
     """Let policies answer over HTTP, each thought as long as it needs, until SIGTERM or Ctrl-C.
 
@@ -36,6 +37,8 @@ def serve(
 
     Example: looped-actor serve runs/first runs/other --names boxoban rush-hour --replicas 2
 
+    Example: looped-actor serve runs/walk --code examples/own_world.py
+
     Args:
       policies: Folders of runs or of their policies, or names that `looped-actor policies` lists.
       names: What each is called. Default: as its folder.
@@ -46,6 +49,7 @@ def serve(
       waiting: Requests that may wait in a replica; those above are refused with 503.
       max_loops: No request may think longer. Default: as in training.
       board: Puzzles: rows and columns of the boards. Default: as in training.
+      code: Your own environment: a Python file with `env` and `build`. Every replica executes it.
     """
     from looped_actor.policies.shelf import located
     from looped_actor.serving.server import Serving
@@ -62,6 +66,7 @@ def serve(
         most_waiting=waiting,
         most_loops=max_loops,
         board=board,
+        code=None if code is None else str(code.resolve()),
         token=os.environ.get(TOKEN, ""),
     )
     called = names or tuple(_name(policy) for policy in policies)

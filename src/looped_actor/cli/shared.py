@@ -1,10 +1,8 @@
 """What several commands share: options, the progress bar, and where batches of work are done."""
 
 import functools
-import importlib.util
 import json
 import pathlib
-import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -62,19 +60,9 @@ class CodeOptions:
     @functools.cached_property
     def module(self) -> Any:
         """The file as a module; None where there is none."""
-        if self.code is None:
-            return None
-        name = f"own_world_{self.code.stem}"  # not one that a library could have
-        spec = importlib.util.spec_from_file_location(name, self.code)
-        if spec is None or spec.loader is None or not self.code.is_file():
-            raise ValueError(f"--code {self.code}: there is no such Python file")
-        module = importlib.util.module_from_spec(spec)
-        sys.modules[name] = module
-        spec.loader.exec_module(module)
-        for wanted in ("env", "build"):
-            if not hasattr(module, wanted):
-                raise ValueError(f"--code {self.code}: there is no `{wanted}` in it")
-        return module
+        from looped_actor.runs.own import read_code
+
+        return None if self.code is None else read_code(self.code)
 
     @property
     def own(self) -> "Own | None":

@@ -1,7 +1,9 @@
 """A run on a world of the user's own, from its configuration and its code: trainer, evaluation, cost."""
 
 import functools
+import importlib.util
 import pathlib
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -26,6 +28,21 @@ from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import OnlineRun, Own, Program
 from looped_actor.runs.policy import Policy
 from looped_actor.training import OnlineState, Trainer, ppo_trainer
+
+
+def read_code(file: pathlib.Path) -> Any:
+    """A user's file as a module, with `env`, `build` and perhaps `config`. It is executed."""
+    name = f"own_world_{file.stem}"  # not one that a library could have
+    spec = importlib.util.spec_from_file_location(name, file)
+    if spec is None or spec.loader is None or not file.is_file():
+        raise ValueError(f"--code {file}: there is no such Python file")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[name] = module
+    spec.loader.exec_module(module)
+    for wanted in ("env", "build"):
+        if not hasattr(module, wanted):
+            raise ValueError(f"--code {file}: there is no `{wanted}` in it")
+    return module
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,9 @@ from looped_actor.loop import Memory, StopReason
 from looped_actor.policies.load import policy_at
 from looped_actor.policies.shelf import located
 from looped_actor.processes import join_ray
+from looped_actor.runs.base import Own
+from looped_actor.runs.own import read_code
+from looped_actor.runs.policy import Policy
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.gate import RETRY_AFTER, put_up
 from looped_actor.serving.protocol import (
@@ -74,6 +77,8 @@ class Serving:
     """Of a request's body."""
     board: tuple[int, int] | None = None
     """Puzzles: rows and columns of the boards. Default: as in training."""
+    code: str | None = None
+    """Of policies of the user's own world: the Python file with `env` and `build`, which is executed."""
     token: str = ""
     """What whoever asks must bear. Empty: nothing, which is for loopback alone."""
 
@@ -84,6 +89,11 @@ class Serving:
                 f"{self.host} can be reached by others: put a token that they must bear into the environment "
                 "variable LOOPED_ACTOR_TOKEN, or serve on 127.0.0.1"
             )
+
+    def policy(self, folder: str) -> Policy:
+        """The policy of a folder."""
+        module = None if self.code is None else read_code(pathlib.Path(self.code))
+        return policy_at(pathlib.Path(folder), own=module and Own(module.build, module.env))
 
 
 def _is_loopback(host: str) -> bool:
@@ -149,7 +159,7 @@ class Replica(Asking):
         start_devices(1)
         self.name, own = name, self.settings
         given = own.slots, own.most_waiting, own.most_loops, own.board
-        self.engine = Engine(policy_at(pathlib.Path(folder)), *given, compile_all=True)
+        self.engine = Engine(own.policy(folder), *given, compile_all=True)
         self.sequences: OrderedDict[Any, tuple[Memory, float]] = OrderedDict()
         self._metrics()
         self._first_answer()  # whatever is to be compiled is, before anyone asks
@@ -337,7 +347,7 @@ def deploy(
     from ray import serve
 
     for folder in policies.values():
-        policy_at(pathlib.Path(folder)).run.program(settings.board)  # what is wrong with it is said here
+        settings.policy(folder).run.program(settings.board)  # what is wrong with it is said here
     ways = ways or {}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     quiet = {"log_level": "ERROR", "enable_access_log": False}
