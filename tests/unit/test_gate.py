@@ -6,7 +6,7 @@ import json
 from looped_actor.serving.gate import Gate
 
 
-def asked(gate, method="POST"):
+def asked(gate, method="POST", **headers):
     """What is sent to one who asks."""
     sent = []
 
@@ -14,7 +14,8 @@ def asked(gate, method="POST"):
         sent.append(message)
 
     async def answered():
-        await gate({"type": "http", "method": method}, None, send)
+        raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await gate({"type": "http", "method": method, "headers": raw}, None, send)
         return sent
 
     return answered()
@@ -40,6 +41,29 @@ def test_one_more_than_fits_is_refused_and_a_place_is_free_again():
         assert await asyncio.gather(*inside) == [["answered"]] * 2
         for _ in range(3):
             assert await asked(gate) == ["answered"]
+
+    asyncio.run(scene())
+
+
+def test_strangers_are_turned_away_and_take_nobody_s_place():
+    async def scene():
+        may_end = asyncio.Event()
+
+        async def slow(scope, receive, send):
+            await may_end.wait()
+            await send("answered")
+
+        gate = Gate(slow, 1, "secret")
+        for wrong in ({}, {"authorization": "Bearer other"}, {"authorization": "secret"}):
+            start, body = await asked(gate, **wrong)
+            assert start["status"] == 401
+            assert json.loads(body["body"]) == {"error": "a bearer token is asked for"}
+        known = asyncio.create_task(asked(gate, authorization="Bearer secret"))
+        await asyncio.sleep(0)
+        assert (await asked(gate))[0]["status"] == 401
+        assert (await asked(gate, authorization="Bearer secret"))[0]["status"] == 503
+        may_end.set()
+        assert await known == ["answered"]
 
     asyncio.run(scene())
 

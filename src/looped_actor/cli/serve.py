@@ -10,8 +10,6 @@ from looped_actor.cli.shared import Folders
 if TYPE_CHECKING:
     from looped_actor.serving.server import Serving
 
-TOKEN = "LOOPED_ACTOR_TOKEN"
-
 
 def serve(
     policies: Folders,
@@ -52,6 +50,7 @@ def serve(
       code: Your own environment: a Python file with `env` and `build`. Every replica executes it.
     """
     from looped_actor.policies.shelf import located
+    from looped_actor.serving.gate import TOKEN
     from looped_actor.serving.server import Serving
 
     host, _, port = address.rpartition(":")

@@ -1,17 +1,25 @@
-"""Refuses at the entrance, where it costs least, what is more than the replicas can hold.
+"""Refuses at the entrance, where it costs least, strangers and what is more than the replicas can hold.
 
 A refusal by a replica, or by the queue of Ray Serve, costs the proxy as much as an answer, and the proxy is
 what is short first. So a cluster that is started here has a gate in its proxy; on one that was there before,
-the engines refuse.
+the replicas and their engines refuse.
 """
 
+import hmac
 import json
 import os
 from typing import Any
 
-VARIABLE = "LOOPED_ACTOR_MOST_INSIDE"
+MOST, TOKEN = "LOOPED_ACTOR_MOST_INSIDE", "LOOPED_ACTOR_TOKEN"
+"""Variables of the environment, from which the proxy has its limits."""
 RETRY_AFTER = 1
 """Seconds after which one who is refused may ask again."""
+STRANGER = "a bearer token is asked for"
+
+
+def bears(authorization: str, token: str) -> bool:
+    """Whether a request may come in, by its header; an empty token is for everyone."""
+    return not token or hmac.compare_digest(authorization.encode(), f"Bearer {token}".encode())
 
 
 class Gate:
@@ -20,20 +28,22 @@ class Gate:
     Args:
       app: the other one.
       most: requests that it works on at a time. One more is refused; questions about health always pass.
+      token: what they must bear. Strangers are not counted, so that they cannot keep others out.
     """
 
-    def __init__(self, app: Any, most: int):
-        self._app, self._most, self._inside = app, most, 0
+    def __init__(self, app: Any, most: int, token: str = ""):
+        self._app, self._most, self._token, self._inside = app, most, token, 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """As ASGI says."""
         if scope["type"] != "http" or scope["method"] != "POST":
             return await self._app(scope, receive, send)
+        borne = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
+        if not bears(borne, self._token):
+            return await _refuse(send, 401, STRANGER)
         if self._inside >= self._most:
-            body = json.dumps({"error": f"too busy: {self._inside} requests are being answered"}).encode()
-            headers = [(b"content-type", b"application/json"), (b"retry-after", b"%d" % RETRY_AFTER)]
-            await send({"type": "http.response.start", "status": 503, "headers": headers})
-            return await send({"type": "http.response.body", "body": body})
+            again = (b"retry-after", b"%d" % RETRY_AFTER)
+            return await _refuse(send, 503, f"too busy: {self._inside} requests are being answered", again)
         self._inside += 1
         try:
             await self._app(scope, receive, send)
@@ -41,14 +51,20 @@ class Gate:
             self._inside -= 1
 
 
-def put_up(most: int) -> None:
+async def _refuse(send: Any, status: int, why: str, *more: tuple[bytes, bytes]) -> None:
+    headers = [(b"content-type", b"application/json"), *more]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": json.dumps({"error": why}).encode()})
+
+
+def put_up(most: int, token: str) -> None:
     """Let the proxy of a Ray that this process starts have a gate."""
     os.environ["RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH"] = f"{__name__}.{guards.__name__}"
-    os.environ[VARIABLE] = str(most)
+    os.environ |= {MOST: str(most), TOKEN: token}
 
 
 def guards() -> list[Any]:
     """Called by Ray Serve in its proxy."""
     from starlette.middleware import Middleware
 
-    return [Middleware(Gate, most=int(os.environ[VARIABLE]))]
+    return [Middleware(Gate, most=int(os.environ[MOST]), token=os.environ[TOKEN])]

@@ -6,7 +6,6 @@ one under /v2 tells who is there. What comes in is read by `looped_actor.serving
 
 import asyncio
 import contextlib
-import hmac
 import ipaddress
 import json
 import logging
@@ -32,7 +31,7 @@ from looped_actor.runs.base import Own
 from looped_actor.runs.own import read_code
 from looped_actor.runs.policy import Policy
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
-from looped_actor.serving.gate import RETRY_AFTER, put_up
+from looped_actor.serving.gate import RETRY_AFTER, STRANGER, TOKEN, bears, put_up
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,
     ProtocolError,
@@ -87,7 +86,7 @@ class Serving:
         if not self.token and not _is_loopback(self.host):
             raise ValueError(
                 f"{self.host} can be reached by others: put a token that they must bear into the environment "
-                "variable LOOPED_ACTOR_TOKEN, or serve on 127.0.0.1"
+                f"variable {TOKEN}, or serve on 127.0.0.1"
             )
 
     def policy(self, folder: str) -> Policy:
@@ -113,10 +112,8 @@ class Asking:
         from starlette.responses import Response
 
         try:
-            if self.settings.token:
-                given = request.headers.get("authorization", "")
-                if not hmac.compare_digest(given.encode(), f"Bearer {self.settings.token}".encode()):
-                    raise ProtocolError("a bearer token is asked for", 401)
+            if not bears(request.headers.get("authorization", ""), self.settings.token):
+                raise ProtocolError(STRANGER, 401)
             body, headers = await self.answer(request)
             return Response(body, headers=headers)
         except ProtocolError as error:
@@ -328,7 +325,7 @@ def start(
             raise ValueError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
     if settings.ray == "local":
         os.environ.setdefault("RAY_worker_niceness", "0")  # someone waits for their answers
-        put_up(settings.most_waiting * settings.replicas * len(policies))
+        put_up(settings.most_waiting * settings.replicas * len(policies), settings.token)
     join_ray(settings.ray)
     try:
         deploy(policies, settings, ways)
