@@ -161,13 +161,13 @@ def test_own_gymnasium_world(tmp_path, size, monkeypatch, capsys):
     facts = json.loads(said_by(capsys, monkeypatch, "eval", out, "--code", code, "--count", 8, "--json"))
     assert facts["episodes"] == 8
     assert facts["returns"] == facts["mean_steps"] > 20  # a reward of 1 for each step
+    compared = said_by(capsys, monkeypatch, "compare", out, "--out", tmp_path)
+    assert "Returns at the end: Looped" in " ".join(compared.split())  # nobody says what a success is
     if not size(False, True):  # `test_own_world` has an analysis
         return
     few = ("--count", 4, "--caps", 8, "--fixed", 1, "--out", tmp_path)
     said = said_by(capsys, monkeypatch, "analyse", "caps", out, "--code", code, *few)
-    assert (
-        "the best adaptive setting (cap 8, threshold 0.001) returns" in said
-    )  # nobody says what a success is
+    assert "the best adaptive setting (cap 8, threshold 0.001) returns" in said
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)

@@ -19,7 +19,7 @@ from looped_actor.analysis.study import (
     shares,
     subjects,
 )
-from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.analysis.tables import Row, distinct, measure_of, of
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.runs.policy import Policy
 
@@ -65,12 +65,10 @@ def _achieved(subject: Subject, facts: dict[str, Any]) -> Row:
 
 
 def _draw(rows: Sequence[Row]) -> Drawn:
-    """Success against the cap at test time, and against the FLOPs of a decision.
-
-    Where nothing ever succeeds, as in worlds that do not say what a success is, the return instead.
-    """
-    told = any(row["success"] or row.get("returns") is None for row in rows)
-    measure, label = ("success", "success (95% interval)") if told else ("returns", "mean return")
+    """Success, or the return, against the cap at test time, and against the FLOPs of a decision."""
+    measure = measure_of(rows)
+    told = measure == "success"
+    label = "success (95% interval)" if told else "mean return"
     figure, axes = new_axes(2)
     by_cap, by_flops = axes[0]
     colours, sentences = cycle(COLOURS), []

@@ -9,7 +9,7 @@ import numpy as np
 
 from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
 from looped_actor.analysis.study import about_run, finish, names_of, shares
-from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.analysis.tables import Row, distinct, measure_of, of
 from looped_actor.files import FileError, read_json, reading
 from looped_actor.runs.folder import TEST_FILE, read_run
 
@@ -32,6 +32,7 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
             with reading("evaluation", path, lambda problem, path=path: FileError(f"{path}: {problem}")):
                 facts = read_json(path)
                 found = {"loops": facts["loops"], "optimal_actions": facts.get("optimal_actions")}
+                found["returns"] = facts.get("returns")
                 found["train_success"] = facts["train"]["success"] if "train" in facts else None
                 rows.append({**about, **shares(facts), **found})
     return rows
@@ -51,7 +52,9 @@ def evaluations_of(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def _draw(rows: Sequence[Row]) -> Drawn:
-    """Success of evaluations against steps, and the last of each run; runs of one kind share a colour."""
+    """Success, or the return, against steps, and the last of each run; runs of one kind share a colour."""
+    measure = measure_of(rows)
+    told = measure == "success"
     runs, kinds = distinct(rows, "run"), distinct(rows, "task", "arm", "learner")
     figure, axes = new_axes(2, width=5.0, height=max(3.6, 0.3 * len(runs)))
     curves, ends = axes[0]
@@ -64,32 +67,41 @@ def _draw(rows: Sequence[Row]) -> Drawn:
         lasts = []
         for number, run in enumerate(distinct(own, "run")):
             course = sorted(of(own, run=run), key=lambda row: row["steps"])
-            x, y = ([row[name] for row in while_training(course)] for name in ("steps", "success"))
+            x, y = ([row[name] for row in while_training(course)] for name in ("steps", measure))
             curves.plot(x, y, color=colour, marker="o", markersize=3, label=None if number else label)
             lasts.append(course[-1])
         for last in lasts:
-            place, success = -runs.index(last["run"]), last["success"]
-            error = [[max(success - last["low"], 0)], [max(last["high"] - success, 0)]]
-            ends.errorbar(success, place, xerr=error, color=colour, marker="o", capsize=3)
+            place, value = -runs.index(last["run"]), last[measure]
+            low, high = (last["low"], last["high"]) if told else (value, value)
+            error = [[max(value - low, 0)], [max(high - value, 0)]]
+            ends.errorbar(value, place, xerr=error if told else None, color=colour, marker="o", capsize=3)
             style = {"textcoords": "offset points", "xytext": (6, -3), "fontsize": 8}
-            ends.annotate(f"{success:.1%}", (last["high"], place), **style)
-        sentences.append(f"{label} {_said(lasts)}")
-    curves.set(xlabel="steps of training", ylabel="success on held-out levels or tasks", ylim=(0, 1))
+            ends.annotate(_WRITTEN[measure].format(value), (high, place), **style)
+        sentences.append(f"{label} {_said(lasts, measure)}")
+    curves.set(xlabel="steps of training", ylabel=_LABELS[measure])
     curves.set_xlim(0, None)
+    if told:
+        curves.set_ylim(0, 1)
+        ends.set_xlim(0, 1.08)
     curves.legend(frameon=False, fontsize=8)
     ends.set_yticks([-place for place in range(len(runs))], runs)
-    ends.set(xlabel="test, or last evaluation (95% interval)", xlim=(0, 1.08), ylim=(-len(runs) + 0.5, 0.5))
+    interval = " (95% interval)" if told else ""
+    ends.set(xlabel=f"test, or last evaluation{interval}", ylim=(-len(runs) + 0.5, 0.5))
     ends.grid(axis="y", visible=False)
     figure.suptitle(" and ".join(TITLES[task] for task in distinct(rows, "task")))
-    return Drawn(figure, "Success at the end: " + "; ".join(sentences) + ".")
+    return Drawn(figure, f"{measure.capitalize()} at the end: {'; '.join(sentences)}.")
 
 
-def _said(lasts: Sequence[Row]) -> str:
+_LABELS = {"success": "success on held-out levels or tasks", "returns": "mean return"}
+_WRITTEN = {"success": "{:.1%}", "returns": "{:.3g}"}
+
+
+def _said(lasts: Sequence[Row], measure: str) -> str:
     """The last evaluations of runs of one kind, in words."""
-    successes = [row["success"] for row in lasts]
-    words = f"{np.mean(successes):.1%}"
+    values, written = [row[measure] for row in lasts], _WRITTEN[measure].format
+    words = written(np.mean(values))
     if len(lasts) > 1:
-        words += f" (from {min(successes):.1%} to {max(successes):.1%} over {len(lasts)} runs)"
+        words += f" (from {written(min(values))} to {written(max(values))} over {len(lasts)} runs)"
     optimal = [row["optimal_actions"] for row in lasts if row["optimal_actions"] is not None]
     return words + (f", {np.mean(optimal):.1%} of actions optimal" if optimal else "")
 

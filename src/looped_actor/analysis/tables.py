@@ -58,6 +58,11 @@ def of(rows: Sequence[Row], **values: Any) -> list[Row]:
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
+def measure_of(rows: Sequence[Row]) -> str:
+    """What to judge by: the return where nothing succeeds, as in worlds that do not say what a success is."""
+    return "success" if any(row["success"] or row.get("returns") is None for row in rows) else "returns"
+
+
 def distinct(rows: Sequence[Row], *names: str) -> list[Any]:
     """The values of a column, or of several, in the order in which they appear."""
     one = len(names) == 1
