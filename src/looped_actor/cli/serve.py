@@ -49,7 +49,6 @@ def serve(
       board: Puzzles: rows and columns of the boards. Default: as in training.
       code: Your own environment: a Python file with `env` and `build`. Every replica executes it.
     """
-    from looped_actor.policies.shelf import located
     from looped_actor.serving.gate import TOKEN
     from looped_actor.serving.server import Serving
 
@@ -68,13 +67,19 @@ def serve(
         code=None if code is None else str(code.resolve()),
         token=os.environ.get(TOKEN, ""),
     )
+    _serve(_named(policies, names), settings, address)
+
+
+def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
+    """The folders of policies, by what these are called."""
+    from looped_actor.policies.shelf import located
+
     called = names or tuple(_name(policy) for policy in policies)
     if not policies or len(called) != len(policies) or len(set(called)) < len(called):
         raise ValueError(
             f"{len(policies)} policies are called {list(called)}: give each a --names of its own"
         )
-    folders = {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
-    _serve(folders, settings, address)
+    return {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
 
 
 def _serve(folders: dict[str, str], settings: "Serving", address: str) -> None:
