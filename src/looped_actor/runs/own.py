@@ -56,7 +56,7 @@ class OwnRun(OnlineRun):
         if self.own is None:
             raise ValueError(
                 f"{self.folder} is of a world of your own, {self.config.task!r}: its net is code, which no "
-                "file holds. Give its build function (in Python), or --code FILE.py (to a command that takes it)"
+                "file holds. Give its build function (in Python) or --code FILE.py (to a command that has it)"
             )
         return self.own
 
