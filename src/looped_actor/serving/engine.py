@@ -17,12 +17,14 @@ from jaxtyping import PyTree
 from looped_actor.checks import at_least_one
 from looped_actor.loop import Memory
 from looped_actor.runs.policy import Policy
-from looped_actor.serving.rows import Asked, Came, Rows
+from looped_actor.serving.rows import Asked, Came, Ends, Rows
 
 TICKS_AT_ONCE = 4
 """While others might come in: nobody who asks waits for more ticks than that before a slot is looked for."""
 TICKS_WHEN_FULL = 16
 """While nobody could: deadlines are looked at as often."""
+MOMENT = 0.002
+"""Seconds that a call should last, if thoughts do: between two of them the host takes half a millisecond."""
 LATE = "the deadline passed before this request had a slot"
 
 
@@ -216,13 +218,15 @@ class Engine:
                 state, table = self.rows.begin(), self.rows.nothing()
                 if self._compile_all:
                     state = self.rows.compile_all(state)
-                leaving = np.zeros(self.rows.count, bool)
+                leaving, quick = np.zeros(self.rows.count, bool), 0
                 while (entering := self._admitted(table)) is not None:
                     free = self.rows.slots - len(self._at_work)
                     enough = 1 if not self._queue else max(1, self.rows.slots // 4)
-                    most = TICKS_AT_ONCE if free > 0 else TICKS_WHEN_FULL
-                    width = len(self._at_work)
-                    state, came = self.rows.think(state, table, entering, leaving, enough, most, width)
+                    most = max(TICKS_AT_ONCE if free > 0 else TICKS_WHEN_FULL, quick)
+                    width, began = len(self._at_work), time.monotonic()
+                    ends = Ends(enough, quick, most)
+                    state, came = self.rows.think(state, table, entering, leaving, ends, width)
+                    quick = int(MOMENT * came.ticks / (time.monotonic() - began))
                     self._executed = int(came.executed)
                     leaving = self._let_out(came)
         except Exception as error:  # whatever it is, nobody must wait for an answer that will not come

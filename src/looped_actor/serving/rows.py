@@ -52,6 +52,19 @@ class Came(NamedTuple):
     """None where nothing is carried."""
     executed: Int[Array | np.ndarray, ""]
     """Loops that the hardware has computed so far."""
+    ticks: Int[Array | np.ndarray, ""]
+    """Of this call."""
+
+
+class Ends(NamedTuple):
+    """When a call ends: with enough thoughts, or when all have."""
+
+    enough: Int[Array, ""] | int
+    """Thoughts that have ended."""
+    least: Int[Array, ""] | int
+    """Ticks before which it does not end for that."""
+    most: Int[Array, ""] | int
+    """Ticks after which it ends in any case."""
 
 
 @dataclass(frozen=True)
@@ -119,7 +132,7 @@ class Rows:
             self.leaves = jax.tree.leaves(on_one_device(policy.weights))
             self.slots = self._slots(slots)
             self.count = WAITING_PER_SLOT * self.slots
-            self._think = jax.jit(self._called, donate_argnums=1, static_argnums=7)
+            self._think = jax.jit(self._called, donate_argnums=1, static_argnums=6)
 
     @property
     def threshold(self) -> float:
@@ -147,7 +160,7 @@ class Rows:
         """Compile the programs of all widths, so that nobody has to wait for one; the state is as it was."""
         nobody = np.zeros(self.count, bool)
         for width in self.widths:
-            state, _ = self.think(state, self.nothing(), nobody, nobody, 1, 1, width)
+            state, _ = self.think(state, self.nothing(), nobody, nobody, Ends(1, 0, 1), width)
         return state
 
     def begin(self) -> Any:
@@ -166,8 +179,7 @@ class Rows:
         table: Asked,
         entering: Bool[np.ndarray, " r"],
         leaving: Bool[np.ndarray, " r"],
-        enough: int,
-        most: int,
+        ends: Ends,
         width: int | None = None,
     ) -> tuple[Any, Came]:
         """Let rows in and out, and tick until enough thoughts have ended.
@@ -177,12 +189,11 @@ class Rows:
           table: what the entering rows ask.
           entering: rows that begin to wait for a slot.
           leaving: rows whose thoughts nobody waits for any more.
-          enough: thoughts that end before the call does.
-          most: ticks after which it ends in any case.
+          ends: when the call does.
           width: rows that think or wait: a tick computes no more slots than it takes to hold them.
         """
         width = next(size for size in self.widths if size >= min(width or self.slots, self.slots))
-        state, came = self._think(self.leaves, state, table, entering, leaving, enough, most, width)
+        state, came = self._think(self.leaves, state, table, entering, leaving, ends, width)
         return state, jax.device_get(came)
 
     def _called(
@@ -192,8 +203,7 @@ class Rows:
         table: Asked,
         entering: Bool[Array, " r"],
         leaving: Bool[Array, " r"],
-        enough: Int[Array, ""],
-        most: Int[Array, ""],
+        ends: Ends,
         width: int,
     ) -> tuple[Any, Came]:
         if not self.loops:
@@ -210,11 +220,12 @@ class Rows:
         def goes_on(carry: tuple[StreamState, Int[Array, ""]]) -> Bool[Array, ""]:
             run, ticks = carry
             busy = (run.slots.row < self.count).any()
-            return busy & (run.ended.sum() < enough) & (ticks < most)
+            wanted = (run.ended.sum() < ends.enough) | (ticks < ends.least)
+            return busy & wanted & (ticks < ends.most)
 
         begun = stream.fill(stream.compact(run, width)), jnp.int32(0)
-        run, _ = jax.lax.while_loop(goes_on, lambda carry: (stream.tick(carry[0]), carry[1] + 1), begun)
-        return run._replace(slots=self._widened(run.slots)), self._came(stream, run)
+        run, ticks = jax.lax.while_loop(goes_on, lambda carry: (stream.tick(carry[0]), carry[1] + 1), begun)
+        return run._replace(slots=self._widened(run.slots)), self._came(stream, run, ticks)
 
     def _widened(self, slots: Any) -> Any:
         """All slots again: those that took no part are free."""
@@ -222,7 +233,7 @@ class Rows:
         full = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:1].repeat(more, axis=0)]), slots)
         return full._replace(row=jnp.concatenate([slots.row, jnp.full(more, self.count, slots.row.dtype)]))
 
-    def _came(self, stream: Stream, run: StreamState) -> Came:
+    def _came(self, stream: Stream, run: StreamState, ticks: Int[Array, ""]) -> Came:
         """What has ended, and what those who think would do if they had to stop here."""
         slots = run.slots
         thinks = slots.row == jnp.arange(self.count)[:, None]
@@ -234,7 +245,7 @@ class Rows:
         if latent is not None:
             latent = select_rows(run.ended, latent, slots.state.latent[slot])
         outputs = self.program.outputs(thought.decision)
-        return Came(run.ended, thinking, outputs, thought.loops, thought.stop, latent, run.executed)
+        return Came(run.ended, thinking, outputs, thought.loops, thought.stop, latent, run.executed, ticks)
 
     def _at_once(
         self, leaves: list[Array], executed: Array, table: Asked, entering: Bool[Array, " r"]
@@ -245,7 +256,8 @@ class Rows:
         outputs, loop = self.program.outputs(decision), decision.loop
         executed = executed + loop.executed
         nobody = jnp.zeros_like(entering)
-        return executed, Came(entering, nobody, outputs, loop.loops, loop.stop, None, executed)
+        came = Came(entering, nobody, outputs, loop.loops, loop.stop, None, executed, jnp.int32(1))
+        return executed, came
 
     def _stream(self, leaves: list[Array]) -> Stream:
         loop = as_open_loop(self.policy.run.definition, self._weights(leaves))
