@@ -425,8 +425,8 @@ def faults(kind, cases, tmp_path, *words):
 
 def test_mutated_files_are_loaded_rightly_or_refused(size, tmp_path):
     """Under a limit of memory and of time."""
-    facts = faults("files", size(150, 50_000), tmp_path)
-    assert facts["cases"] >= size(150, 50_000)  # as many of each format
+    facts = faults("files", size(400, 50_000), tmp_path)
+    assert facts["cases"] >= size(400, 50_000)  # as many of each format
     assert len(facts["outcomes"]) == 10
 
 

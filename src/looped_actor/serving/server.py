@@ -29,7 +29,6 @@ from looped_actor.policies.shelf import located
 from looped_actor.processes import join_ray
 from looped_actor.runs.base import Own
 from looped_actor.runs.own import read_code
-from looped_actor.runs.policy import Policy
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.gate import RETRY_AFTER, STRANGER, TOKEN, bears, put_up
 from looped_actor.serving.protocol import (
@@ -89,10 +88,13 @@ class Serving:
                 f"variable {TOKEN}, or serve on 127.0.0.1"
             )
 
-    def policy(self, folder: str) -> Policy:
-        """The policy of a folder."""
-        module = None if self.code is None else read_code(pathlib.Path(self.code))
-        return policy_at(pathlib.Path(folder), own=module and Own(module.build, module.env))
+    @property
+    def own(self) -> Own | None:
+        """What of the user's world is code. Its file is executed."""
+        if self.code is None:
+            return None
+        module = read_code(pathlib.Path(self.code))
+        return Own(module.build, module.env)
 
 
 def _is_loopback(host: str) -> bool:
@@ -154,9 +156,10 @@ class Replica(Asking):
         from looped_actor.devices import start_devices
 
         start_devices(1)
-        self.name, own = name, self.settings
-        given = own.slots, own.most_waiting, own.most_loops, own.board
-        self.engine = Engine(own.policy(folder), *given, compile_all=True)
+        self.name, asked = name, self.settings
+        given = asked.slots, asked.most_waiting, asked.most_loops, asked.board
+        policy = policy_at(pathlib.Path(folder), own=asked.own)
+        self.engine = Engine(policy, *given, compile_all=True)
         self.sequences: OrderedDict[Any, tuple[Memory, float]] = OrderedDict()
         self._metrics()
         self._first_answer()  # whatever is to be compiled is, before anyone asks
@@ -343,8 +346,9 @@ def deploy(
     """
     from ray import serve
 
+    own = settings.own
     for folder in policies.values():
-        settings.policy(folder).run.program(settings.board)  # what is wrong with it is said here
+        policy_at(pathlib.Path(folder), own=own).run.program(settings.board)  # what is wrong is said here
     ways = ways or {}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     quiet = {"log_level": "ERROR", "enable_access_log": False}
