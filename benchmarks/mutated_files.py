@@ -18,6 +18,8 @@ MEMORY = 4 * 2**30
 SECONDS = 30
 """Time that opening a file may take."""
 WORKERS = 2
+FEW = 1_000
+"""Cases that are too few for a second process, which would be busy with its imports."""
 ODD = [
     None,
     True,
@@ -70,10 +72,11 @@ def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, fol
     shares = sum(FORMATS[name].share for name in formats)
     counts: dict[str, Counter] = {name: Counter() for name in formats}
     failures: list[dict] = []
+    workers = WORKERS if cases > FEW else 1
     jobs = [(name, max(1, round(cases * FORMATS[name].share / shares))) for name in formats]
     for name, count in jobs:
         told, slots = spawn.Queue(), []
-        for worker in range(WORKERS):
+        for worker in range(workers):
             at = spawn.Value("q", worker)
             until = time.monotonic() + (deadline - time.monotonic()) * count / sum(
                 n for other, n in jobs[jobs.index((name, count)) :]
@@ -86,10 +89,10 @@ def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, fol
                     continue
                 if process is not None and process.exitcode:
                     failures.append({"format": name, "case": at.value, "died": process.exitcode})
-                    at.value += WORKERS
+                    at.value += workers
                 if at.value < count and time.monotonic() < until and (process is None or process.exitcode):
                     left = until - time.monotonic()
-                    given = (name, seed, count, left, folder, worker, at, told)
+                    given = (name, seed, count, left, folder, worker, workers, at, told)
                     slot[1] = spawn.Process(target=_work, args=given)
                     slot[1].start()
             while not told.empty():
@@ -109,8 +112,8 @@ def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, fol
     }
 
 
-def _work(name, seed, count, seconds, folder, worker, at, told) -> None:
-    """In a process of its own: every other case, from where the last process stopped."""
+def _work(name, seed, count, seconds, folder, worker, workers, at, told) -> None:
+    """In a process of its own: each of its cases, from where the last process stopped."""
     place, sample = folder / f"{name}-{worker}", folder / "samples" / name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(sample, place)
@@ -129,7 +132,7 @@ def _work(name, seed, count, seconds, folder, worker, at, told) -> None:
         if outcome == "failed":
             bad.append({"format": name, "case": at.value, "file": path.name, "why": why})
         path.write_bytes(originals[path])
-        at.value += WORKERS
+        at.value += workers
         if time.monotonic() - counted > 2:
             told.put((seen, bad))
             seen, bad, counted = Counter(), [], time.monotonic()

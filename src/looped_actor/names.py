@@ -14,3 +14,5 @@ Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 PUZZLES: tuple[PuzzleName, ...] = ("boxoban", "rush-hour")
 ALGORITHMS = {"ppo": "PPO", "imitation": "imitation", "gciql": "GCIQL"}
 """What to call a learner."""
+OWN_CODE = "own_world_"
+"""How the module of a user's own file is called, before the file's name: no library has such a name."""

@@ -1,6 +1,7 @@
 """A world of one's own gets what the built-in ones have; `test_examples` goes all the way with it."""
 
 import json
+import re
 from dataclasses import replace
 
 import gymnasium
@@ -9,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
-from test_commands import ROOT
+from test_commands import ROOT, command
 
 import looped_actor
 from helpers import evaluated
@@ -160,6 +161,22 @@ def test_it_is_saved_and_loaded_by_its_build_function(trained, tmp_path):
         looped_actor.load_policy(folder, lambda rngs: build(rngs, 16))
     with pytest.raises(ValueError, match="give its environment as env"):
         looped_actor.evaluate(looped_actor.load_policy(folder, build))
+
+
+@pytest.mark.parametrize(
+    ("code", "said"),
+    [
+        ("env = build = None\ndef oh no", "--code .*own.py, line 2: expected"),
+        ("import nowhere_to_be_found", "ModuleNotFoundError.*your own code: .*own.py, line 1"),
+        ("env = 1\ndef build(rngs):\n    raise ValueError('mine')", "mine.*your own code: .*own.py, line 3"),
+    ],
+)
+def test_a_mistake_in_it_is_said_to_be_there(trained, tmp_path, monkeypatch, capsys, code, said):
+    file = tmp_path / "own.py"
+    file.write_text(code)
+    with pytest.raises(SystemExit):
+        command(monkeypatch, "eval", str(trained[0]), "--code", str(file))
+    assert re.search(said, " ".join(capsys.readouterr().err.split()))
 
 
 def cart_poles():

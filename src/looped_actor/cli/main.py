@@ -24,6 +24,7 @@ from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
+from looped_actor.names import OWN_CODE
 from looped_actor.version import __version__
 
 COMMANDS: dict[str, tuple[Any, str | None]] = {
@@ -76,9 +77,13 @@ def main() -> None:
         raise SystemExit(1) from None
     except KeyboardInterrupt:
         raise SystemExit(130) from None
-    except (ValueError, OSError) as mistake:
-        _end(str(mistake))
     except Exception as error:
+        own = _line_of_own_code(error)
+        if own is not None:  # a user wants to see the way there
+            traceback.print_exc()
+            _end(f"the error above comes from your own code: {own}")
+        if isinstance(error, ValueError | OSError):
+            _end(str(error))
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():  # JAX has no class for it
             _end(f"there is not enough memory for what was asked ({brief(error)})")
         traceback.print_exc()
@@ -92,6 +97,13 @@ def _but_late_callbacks(unraisable: Any) -> None:
     """After an error in writing a checkpoint, raised elsewhere, threads of TensorStore still call."""
     if str(unraisable.exc_value) != "Event loop is closed":
         sys.__unraisablehook__(unraisable)
+
+
+def _line_of_own_code(error: Exception) -> str | None:
+    """Where a file given as `--code` raised an error, or called what did."""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    own = [(frame, line) for frame, line in frames if frame.f_globals["__name__"].startswith(OWN_CODE)]
+    return f"{own[-1][0].f_code.co_filename}, line {own[-1][1]}" if own else None
 
 
 def _end(message: str) -> NoReturn:

@@ -24,6 +24,7 @@ from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_g
 from looped_actor.evaluation.facts import summary
 from looped_actor.evaluation.levels import LevelPlayer, Played
 from looped_actor.loop import Categorical, HaltingRule, Streaming
+from looped_actor.names import OWN_CODE
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import OnlineRun, Own, Program
 from looped_actor.runs.policy import Policy
@@ -32,13 +33,16 @@ from looped_actor.training import OnlineState, Trainer, ppo_trainer
 
 def read_code(file: pathlib.Path) -> Any:
     """A user's file as a module, with `env`, `build` and perhaps `config`. It is executed."""
-    name = f"own_world_{file.stem}"  # not one that a library could have
+    name = OWN_CODE + file.stem
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         raise ValueError(f"--code {file}: there is no such Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
-    spec.loader.exec_module(module)
+    try:
+        spec.loader.exec_module(module)
+    except SyntaxError as error:
+        raise ValueError(f"--code {error.filename}, line {error.lineno}: {error.msg}") from None
     for wanted in ("env", "build"):
         if not hasattr(module, wanted):
             raise ValueError(f"--code {file}: there is no `{wanted}` in it")
