@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import Weights, deciding, no_statistics
+from looped_actor.algorithms import deciding
 from looped_actor.analysis.difficulty import LOST, UNKNOWN, difficulty_table, remaining_of, visited_states
 from looped_actor.analysis.latents import LatentsError, LatentsRecorder, open_latents
 from looped_actor.devices import all_devices
@@ -31,8 +31,7 @@ def policy(task="boxoban", arm="looped"):
     board = [bank.info.height, bank.info.width]
     recipe = {f"levels__recipe__{side}": size for side, size in zip(("height", "width"), board, strict=True)}
     config = tiny(task, arm, time_limit=9, board=board, levels__held_out_recipe=None, **recipe)
-    _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(2)), nnx.Param, ...)
-    return config, bank, Weights(trained, fixed, no_statistics(config.shape.features))
+    return config, bank, run_of(config).new_weights(seed=2)
 
 
 def test_a_trace_is_what_is_played():

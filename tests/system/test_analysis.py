@@ -10,10 +10,8 @@ import shutil
 
 import numpy as np
 import pytest
-from flax import nnx
 
 from helpers import evaluated
-from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.analysis import study
 from looped_actor.analysis.caps import analyse_caps, analyse_frontier
 from looped_actor.analysis.compare import compare_runs
@@ -264,7 +262,6 @@ def test_what_cannot_be_analysed_is_said(imitated, parked, tmp_path):
     with pytest.raises(TableError, match="there is nothing to write down"):
         write_table(tmp_path / "x.csv", [])
     config, stacked = tiny(arm="iso-params"), tmp_path / "stacked"
-    _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)
-    save_policy(config, Weights(trained, fixed, no_statistics(config.shape.features)), stacked)
+    save_policy(config, run_of(config).new_weights(), stacked)
     with pytest.raises(ValueError, match="iso-params does not loop; there is nothing to look at"):
         analyse_caps([policy_at(stacked)], CapsRequest(out=tmp_path), mesh)

@@ -10,12 +10,10 @@ from dataclasses import replace
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from packaging.requirements import Requirement
 from test_commands import command
 
 import looped_actor
-from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.configs.requests import ExportRequest
@@ -118,8 +116,7 @@ def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, ca
 def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
     changes = {"core.width": 8, "core.heads": 1, "core.hidden_multiple": 8, "halting.threshold": 0.03}
     config = replaced(preset("cube-double", "micro", "looped"), changes)
-    _, parameters, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)
-    save_policy(config, Weights(parameters, fixed, no_statistics(37)), tmp_path / "policy")
+    save_policy(config, run_of(config).new_weights(), tmp_path / "policy")
     signature = export_policy(
         policy_at(tmp_path / "policy"), ExportRequest(platforms=("cpu",)), tmp_path / "out"
     )

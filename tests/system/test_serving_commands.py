@@ -22,12 +22,10 @@ import jax
 import numpy as np
 import pytest
 import tritonclient.http as triton
-from flax import nnx
 from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
 from helpers import thorough
-from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.bench.serving import free_port
 from looped_actor.policies.shelf import SHELF
 from looped_actor.runs.base import Own
@@ -229,8 +227,7 @@ def test_a_world_of_one_s_own_is_served_too(tmp_path, monkeypatch):
     world = read_code(WALK)
     own = Own(world.build, world.env)
     made = run_of(run_of(world.config, own=own).completed(), own=own)
-    _, parameters, fixed = nnx.split(made.build(nnx.Rngs(0)), nnx.Param, ...)
-    policy = Policy(made, Weights(parameters, fixed, no_statistics(made.features)))
+    policy = Policy(made, made.new_weights())
     policy.save(tmp_path)
     replica = Replica(asdict(Serving(code=str(WALK))), "walk", str(tmp_path))
     boards = np.random.default_rng(2).integers(0, 2, (5, 4, 4, 3)).astype(np.uint8)

@@ -7,10 +7,9 @@ import os
 
 import numpy as np
 import pytest
-from flax import nnx
 from test_commands import COMMAND, UNOPTIMISED, command, run
 
-from looped_actor.algorithms import Acted, Weights, no_statistics
+from looped_actor.algorithms import Acted
 from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
@@ -167,11 +166,9 @@ def test_cubes_of_goals_by_distance_lie_where_they_should():
 
 def player(**options):
     config = tiny("puzzle-3x3", "looped")
-    actor = run_of(config).nets.actor(nnx.Rngs(0))
-    definition, parameters, fixed = nnx.split(actor, nnx.Param, ...)
-    weights = Weights(parameters, fixed, no_statistics(config.shape.features))
+    run = run_of(config)
     given = {"episodes": 2, "tasks": (1, 3), "rows": 3, "workers": 1, "time_limit": 4} | options
-    return WorldPlayer("puzzle-3x3", definition, **given), weights
+    return WorldPlayer("puzzle-3x3", run.definition, **given), run.new_weights()
 
 
 def test_episodes_do_not_depend_on_the_workers():

@@ -6,12 +6,10 @@ import gymnasium
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 from gymnasium.vector import AutoresetMode
 
 import looped_actor
 from looped_actor import FixedLoops, GoalObservation, Packed, PolicyKL
-from looped_actor.algorithms import Weights, no_statistics
 from looped_actor.configs.presets import preset
 from looped_actor.loop import EarlyExit
 from looped_actor.runs.kinds import run_of
@@ -121,9 +119,9 @@ def test_a_call_wants_a_batch(policy):
 
 def test_robots_act_within_their_bounds():
     run = run_of(preset("cube-double", "micro"))
-    _, parameters, fixed = nnx.split(run.build(nnx.Rngs(0)), nnx.Param, ...)
-    parameters = jax.tree.map(lambda leaf: 30 * leaf, parameters)
-    policy = Policy(run, Weights(parameters, fixed, no_statistics(37)))
+    weights = run.new_weights()
+    large = jax.tree.map(lambda leaf: 30 * leaf, weights.parameters)
+    policy = Policy(run, weights._replace(parameters=large))
     state, goal = np.random.default_rng(0).normal(size=(2, 37)).astype(np.float32)
     acted = policy.act(GoalObservation(state, goal), halting=FixedLoops(2))
     assert acted.action.shape == (5,)

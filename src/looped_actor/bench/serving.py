@@ -21,9 +21,8 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from flax import nnx
 
-from looped_actor.algorithms import Weights, as_open_loop, deciding, no_statistics
+from looped_actor.algorithms import Weights, as_open_loop, deciding
 from looped_actor.bench.depths import DISTRIBUTIONS
 from looped_actor.configs.presets import preset
 from looped_actor.loop import Packed, Streaming
@@ -72,8 +71,7 @@ class ServeBench:
 def paper_policy(folder: pathlib.Path) -> None:
     """Write the paper's net for Boxoban, with random weights: how long it thinks is asked of it."""
     run = run_of(preset("boxoban", "paper", "looped"))
-    _, parameters, fixed = nnx.split(run.build(nnx.Rngs(0)), nnx.Param, ...)
-    save_policy(run.config, Weights(parameters, fixed, no_statistics(run.features)), folder)
+    save_policy(run.config, run.new_weights(), folder)
 
 
 def boards_of(policy: Policy, count: int) -> list[np.ndarray]:

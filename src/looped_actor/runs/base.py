@@ -161,11 +161,15 @@ class Run(abc.ABC):
         """The policy's net without weights."""
         return nnx.split(self.net)[0]
 
+    def new_weights(self, seed: int = 0) -> Weights:
+        """Those of a policy that has learned nothing."""
+        _, parameters, fixed = nnx.split(self.build(nnx.Rngs(seed)), nnx.Param, ...)
+        return Weights(parameters, fixed, no_statistics(self.features))
+
     @property
     def weights_like(self) -> Weights:
         """The policy's weights as shapes."""
-        _, parameters, fixed = nnx.split(self.net, nnx.Param, ...)
-        return Weights(parameters, fixed, jax.eval_shape(lambda: no_statistics(self.features)))
+        return jax.eval_shape(self.new_weights)
 
     @property
     def features(self) -> tuple[int, ...]:
