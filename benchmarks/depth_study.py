@@ -5,8 +5,9 @@ python benchmarks/depth_study.py table results/depth_study/runs --out results/de
 python benchmarks/depth_study.py deeper runs/depth --out results/depth_study/deeper.json
 
 `run` finishes whatever is not finished, two runs side by side, one device each; it may be ended and called
-again at any time. Of a finished run the files that a report needs are copied to `--keep`. `deeper` plays the
-test of part D's runs again with more loops than they learned with.
+again at any time. Of a finished run the files that a report needs are copied to `--keep`. `table` also draws
+them, and answers for each setting whether a block that is shared matches as many as there are loops.
+`deeper` plays the test of part D's runs again with more loops than they learned with.
 """
 
 import argparse
@@ -18,9 +19,12 @@ import shutil
 from functools import partial
 from typing import Any, NamedTuple
 
+import numpy as np
 from record import write_record
+from scipy.stats import ttest_ind
 
 from looped_actor.analysis.compare import evaluation_rows
+from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
@@ -29,7 +33,17 @@ from looped_actor.policies.evaluate import evaluate
 from looped_actor.policies.load import load_policy
 from looped_actor.processes import Job, Processes, Status, fan_out
 from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
+from looped_actor.reproduction.seeds import over_seeds
 
+MARGIN = 0.03
+"""A policy that is behind by less matches the other."""
+PARTS = {
+    "A": "A. Boxoban, imitation, 16 loops",
+    "B": "B. Rush Hour, PPO",
+    "C": "C. The same, few levels",
+    "D": "D. Rush Hour, imitation, easy to hard",
+}
+NAMES = {"looped": "Looped", "iso-flops": "Iso-FLOPs", "iso-params": "Iso-Params"}
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
 
 
@@ -121,6 +135,9 @@ def finish(config: Any, folder: str, stock: str, keep: str) -> str:
     return ending
 
 
+MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
+
+
 def table(folder: pathlib.Path) -> list[dict[str, Any]]:
     """A row for each finished run."""
     rows = []
@@ -135,7 +152,7 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
             {
                 "run": one.name,
                 "part": one.part,
-                **{name: test[name] for name in ("success", "low", "high", "optimal_actions", "loops")},
+                **{name: test[name] for name in MEASURED},
                 "train_success": last["train_success"],
                 "first_core_gradient": float(metrics[0].get("core_gradient", "nan")),
                 "clipped_in_first_tenth": sum(float(row.get("clipped_updates", "nan")) for row in tenth)
@@ -143,6 +160,98 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def setting_of(row: dict[str, Any]) -> str:
+    """What a run has in common with those of other seeds."""
+    return row["run"].rpartition("-")[0]
+
+
+def by_setting(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Runs that differ in their seed alone, as one."""
+    told = {}
+    for setting in dict.fromkeys(map(setting_of, rows)):
+        own = [row for row in rows if setting_of(row) == setting]
+        success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
+        learned_from = sum(row["train_success"] for row in own) / len(own)
+        told[setting] = {"runs": len(own), **success.columns("levels"), "train_success": learned_from}
+    return told
+
+
+def answers(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Does a looped policy match an untied one that has a block for every loop? For each pair of settings.
+
+    It does where the whole interval of the difference is within the margin, and does not where all of it is
+    on the other side of zero. The interval is Welch's over seeds, and of one seed over its levels.
+    """
+    told = {}
+    for setting in dict.fromkeys(map(setting_of, rows)):
+        if "-looped" not in setting:
+            continue
+        other = setting.replace("-looped", "-iso-flops").removesuffix("-random-caps")
+        pair = [[row for row in rows if setting_of(row) == name] for name in (other, setting)]
+        if not all(pair):
+            continue
+        shares = [np.array([row["success"] for row in own]) for own in pair]
+        behind = float(shares[0].mean() - shares[1].mean())
+        several = all(len(own) > 1 for own in pair)
+        if several:
+            low, high = map(float, ttest_ind(*shares, equal_var=False).confidence_interval())
+        else:
+            error = sum(row["success"] * (1 - row["success"]) / row["played"] for (row, *_) in pair) ** 0.5
+            low, high = behind - 1.96 * error, behind + 1.96 * error
+        told[setting] = {
+            "behind": behind,
+            "low": low,
+            "high": high,
+            "over": "seeds" if several else "levels, one seed",
+            "matches": "yes" if high < MARGIN else "no" if low > 0 else "undecided",
+            "seeds_to_decide": _seeds_to_decide(shares) if several else None,
+        }
+    return told
+
+
+def _seeds_to_decide(shares: list[np.ndarray]) -> int:
+    """Of each arm, to notice in four cases of five that one is behind by the margin (95%, two sides)."""
+    variance = np.mean([own.var(ddof=1) for own in shares])
+    return int(np.ceil(2 * variance * ((1.96 + 0.84) / MARGIN) ** 2))
+
+
+def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Every run: its test as a circle with an interval over levels, levels learned from as a ring."""
+    figure, panels = new_axes(2, width=5.6, height=2.9, rows=2)
+    for (part, title), axes in zip(PARTS.items(), panels.flat, strict=True):
+        own = [row for row in rows if row["part"] == part]
+        settings = list(dict.fromkeys(map(setting_of, own)))[::-1]
+        for row in own:
+            seed = int(row["run"].rpartition("-")[2])
+            y = settings.index(setting_of(row)) + 0.2 * (1 - seed)
+            arm = next(arm for arm in NAMES if arm in row["run"])
+            colour = COLOURS[list(NAMES).index(arm)]
+            spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
+            axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
+            axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)
+        axes.set_yticks(range(len(settings)), [_titled(setting) for setting in settings])
+        axes.set_ylim(-0.6, len(settings) - 0.4)
+        axes.set_xlim(0, 1.03)
+        axes.set_title(title, loc="left", fontsize=9.5)
+        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    save_figure(figure, path)
+
+
+def _titled(setting: str) -> str:
+    """What to call a setting beside its runs."""
+    _, _, rest = setting.partition("-")
+    arm = next(arm for arm in NAMES if rest.startswith(arm))
+    details = {
+        "ours": "our weights",
+        "authors": "authors' weights",
+        "100": "100 levels",
+        "1000": "1,000 levels",
+        "random-caps": "random caps",
+    }
+    detail = details.get(rest.removeprefix(arm).removeprefix("-"))
+    return NAMES[arm] + (f", {detail}" if detail else "")
 
 
 def deeper(folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -172,7 +281,12 @@ def main() -> None:
     if given.command == "run":
         run(given.folder, given.keep, given.parts, given.seeds)
     else:
-        write_record(given.out, {"runs": {"table": table, "deeper": deeper}[given.command](given.folder)})
+        rows = {"table": table, "deeper": deeper}[given.command](given.folder)
+        facts: dict[str, Any] = {"runs": rows}
+        if given.command == "table":
+            facts |= {"settings": by_setting(rows), "answers": answers(rows)}
+            picture(rows, pathlib.Path(given.out).with_suffix(".png"))
+        write_record(given.out, facts)
 
 
 if __name__ == "__main__":
