@@ -80,6 +80,8 @@ def _draw(rows: Sequence[Row]) -> Drawn:
         sentences.append(f"{label} {_said(lasts, measure)}")
     curves.set(xlabel="steps of training", ylabel=_LABELS[measure])
     curves.set_xlim(0, None)
+    curves.locator_params(axis="x", nbins=5)
+    curves.xaxis.set_major_formatter("{x:,.0f}")
     if told:
         curves.set_ylim(0, 1)
         ends.set_xlim(0, 1.08)
