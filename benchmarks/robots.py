@@ -1,6 +1,7 @@
 """Success by distance of actors that learned from the same critics, as a picture and a table.
 
 python benchmarks/robots.py results/robots/actors --out results/robots/success.json
+python benchmarks/robots.py results/robots/arms --out results/robots/arms.json
 
 Reads what `looped-actor eval RUN --graded --out FILE` has written: the figure is of all files in the folder.
 """
