@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from record import write_record
-from scipy.stats import ttest_ind
+from scipy.stats import t
 
 from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
@@ -182,7 +182,7 @@ def answers(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
     """Does a looped policy match an untied one that has a block for every loop? For each pair of settings.
 
     It does where the whole interval of the difference is within the margin, and does not where all of it is
-    on the other side of zero. The interval is Welch's over seeds, and of one seed over its levels.
+    on the other side of zero. The interval is Student's over seeds, and where each has but one, over levels.
     """
     told = {}
     for setting in dict.fromkeys(map(setting_of, rows)):
@@ -194,26 +194,27 @@ def answers(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
             continue
         shares = [np.array([row["success"] for row in own]) for own in pair]
         behind = float(shares[0].mean() - shares[1].mean())
-        several = all(len(own) > 1 for own in pair)
-        if several:
-            low, high = map(float, ttest_ind(*shares, equal_var=False).confidence_interval())
+        freedom = sum(map(len, shares)) - 2
+        if freedom:
+            variance = sum(float(((own - own.mean()) ** 2).sum()) for own in shares) / freedom
+            half = t.ppf(0.975, freedom) * (variance * sum(1 / len(own) for own in shares)) ** 0.5
         else:
-            error = sum(row["success"] * (1 - row["success"]) / row["played"] for (row, *_) in pair) ** 0.5
-            low, high = behind - 1.96 * error, behind + 1.96 * error
+            variance = None
+            half = 1.96 * sum(row["success"] * (1 - row["success"]) / row["played"] for (row,) in pair) ** 0.5
+        low, high = behind - half, behind + half
         told[setting] = {
             "behind": behind,
             "low": low,
             "high": high,
-            "over": "seeds" if several else "levels, one seed",
+            "over": "seeds" if freedom else "levels, one seed",
             "matches": "yes" if high < MARGIN else "no" if low > 0 else "undecided",
-            "seeds_to_decide": _seeds_to_decide(shares) if several else None,
+            "seeds_to_decide": variance and _seeds_to_decide(variance),
         }
     return told
 
 
-def _seeds_to_decide(shares: list[np.ndarray]) -> int:
+def _seeds_to_decide(variance: float) -> int:
     """Of each arm, to notice in four cases of five that one is behind by the margin (95%, two sides)."""
-    variance = np.mean([own.var(ddof=1) for own in shares])
     return int(np.ceil(2 * variance * ((1.96 + 0.84) / MARGIN) ** 2))
 
 
