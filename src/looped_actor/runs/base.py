@@ -163,13 +163,12 @@ class Run(abc.ABC):
 
     def new_weights(self, seed: int = 0) -> Weights:
         """Those of a policy that has learned nothing."""
-        _, parameters, fixed = nnx.split(self.build(nnx.Rngs(seed)), nnx.Param, ...)
-        return Weights(parameters, fixed, no_statistics(self.features))
+        return _weights_of(self.build(nnx.Rngs(seed)), no_statistics(self.features))
 
     @property
     def weights_like(self) -> Weights:
         """The policy's weights as shapes."""
-        return jax.eval_shape(self.new_weights)
+        return _weights_of(self.net, jax.eval_shape(lambda: no_statistics(self.features)))
 
     @property
     def features(self) -> tuple[int, ...]:
@@ -333,3 +332,9 @@ class OnlineRun(Run):
         memory = functools.partial(first_memory, starting_of(self.net), self.definition)
         carried = jax.eval_shape(memory, self.weights_like, self.observations(1))
         return sum(leaf.size * leaf.dtype.itemsize for leaf in jax.tree.leaves(carried))
+
+
+def _weights_of(net: Any, statistics: Any) -> Weights:
+    """A net's weights, or their shapes, with statistics of what it observes."""
+    _, parameters, fixed = nnx.split(net, nnx.Param, ...)
+    return Weights(parameters, fixed, statistics)
