@@ -24,7 +24,7 @@ from record import write_record
 from scipy.stats import t
 
 from looped_actor.analysis.compare import evaluation_rows
-from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
+from looped_actor.analysis.drawing import ARMS, COLOURS, new_axes, save_figure
 from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
@@ -43,7 +43,8 @@ PARTS = {
     "C": "C. The same, few levels",
     "D": "D. Rush Hour, imitation, easy to hard",
 }
-NAMES = {"looped": "Looped", "iso-flops": "Iso-FLOPs", "iso-params": "Iso-Params"}
+MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
+"""Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
 
 
@@ -135,9 +136,6 @@ def finish(config: Any, folder: str, stock: str, keep: str) -> str:
     return ending
 
 
-MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
-
-
 def table(folder: pathlib.Path) -> list[dict[str, Any]]:
     """A row for each finished run."""
     rows = []
@@ -162,36 +160,36 @@ def table(folder: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
-def setting_of(row: dict[str, Any]) -> str:
-    """What a run has in common with those of other seeds."""
-    return row["run"].rpartition("-")[0]
+def by_setting(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
+    """Runs that differ in their seed alone, together."""
+    together: dict[str, list[dict[str, Any]]] = {}
+    for row in rows:
+        together.setdefault(row["run"].rpartition("-")[0], []).append(row)
+    return together
 
 
-def by_setting(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Runs that differ in their seed alone, as one."""
+def over_runs(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+    """Each setting's runs as one."""
     told = {}
-    for setting in dict.fromkeys(map(setting_of, rows)):
-        own = [row for row in rows if setting_of(row) == setting]
+    for setting, own in settings.items():
         success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
         learned_from = sum(row["train_success"] for row in own) / len(own)
         told[setting] = {"runs": len(own), **success.columns("levels"), "train_success": learned_from}
     return told
 
 
-def answers(rows: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
+def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
     """Does a looped policy match an untied one that has a block for every loop? For each pair of settings.
 
     It does where the whole interval of the difference is within the margin, and does not where all of it is
     on the other side of zero. The interval is Student's over seeds, and where each has but one, over levels.
     """
     told = {}
-    for setting in dict.fromkeys(map(setting_of, rows)):
-        if "-looped" not in setting:
-            continue
+    for setting, own in settings.items():
         other = setting.replace("-looped", "-iso-flops").removesuffix("-random-caps")
-        pair = [[row for row in rows if setting_of(row) == name] for name in (other, setting)]
-        if not all(pair):
+        if other == setting or other not in settings:
             continue
+        pair = settings[other], own
         shares = [np.array([row["success"] for row in own]) for own in pair]
         behind = float(shares[0].mean() - shares[1].mean())
         freedom = sum(map(len, shares)) - 2
@@ -222,28 +220,30 @@ def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Every run: its test as a circle with an interval over levels, levels learned from as a ring."""
     figure, panels = new_axes(2, width=5.6, height=2.9, rows=2)
     for (part, title), axes in zip(PARTS.items(), panels.flat, strict=True):
-        own = [row for row in rows if row["part"] == part]
-        settings = list(dict.fromkeys(map(setting_of, own)))[::-1]
-        for row in own:
+        settings = by_setting([row for row in rows if row["part"] == part])
+        places = list(settings)[::-1]
+        for setting, row in [(setting, row) for setting, own in settings.items() for row in own]:
             seed = int(row["run"].rpartition("-")[2])
-            y = settings.index(setting_of(row)) + 0.2 * (1 - seed)
-            arm = next(arm for arm in NAMES if arm in row["run"])
-            colour = COLOURS[list(NAMES).index(arm)]
+            y = places.index(setting) + 0.2 * (1 - seed)
+            colour = COLOURS[list(ARMS).index(_arm_of(setting))]
             spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
             axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
             axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)
-        axes.set_yticks(range(len(settings)), [_titled(setting) for setting in settings])
-        axes.set_ylim(-0.6, len(settings) - 0.4)
+        axes.set_yticks(range(len(places)), [_titled(setting) for setting in places])
+        axes.set_ylim(-0.6, len(places) - 0.4)
         axes.set_xlim(0, 1.03)
         axes.set_title(title, loc="left", fontsize=9.5)
         axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     save_figure(figure, path)
 
 
+def _arm_of(setting: str) -> str:
+    return next(arm for arm in ARMS if f"-{arm}" in setting)
+
+
 def _titled(setting: str) -> str:
     """What to call a setting beside its runs."""
-    _, _, rest = setting.partition("-")
-    arm = next(arm for arm in NAMES if rest.startswith(arm))
+    arm = _arm_of(setting)
     details = {
         "ours": "our weights",
         "authors": "authors' weights",
@@ -251,8 +251,8 @@ def _titled(setting: str) -> str:
         "1000": "1,000 levels",
         "random-caps": "random caps",
     }
-    detail = details.get(rest.removeprefix(arm).removeprefix("-"))
-    return NAMES[arm] + (f", {detail}" if detail else "")
+    detail = details.get(setting.partition(f"-{arm}-")[2])
+    return ARMS[arm] + (f", {detail}" if detail else "")
 
 
 def deeper(folder: pathlib.Path) -> list[dict[str, Any]]:
@@ -285,7 +285,8 @@ def main() -> None:
         rows = {"table": table, "deeper": deeper}[given.command](given.folder)
         facts: dict[str, Any] = {"runs": rows}
         if given.command == "table":
-            facts |= {"settings": by_setting(rows), "answers": answers(rows)}
+            settings = by_setting(rows)
+            facts |= {"settings": over_runs(settings), "answers": answers(settings)}
             picture(rows, pathlib.Path(given.out).with_suffix(".png"))
         write_record(given.out, facts)
 
