@@ -4,6 +4,7 @@ from typing import Literal
 
 PuzzleName = Literal["boxoban", "rush-hour"]
 WorldName = Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"]
+DataKind = Literal["play", "noisy"]
 TaskName = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle-3x3", "scene"]
 Scale = Literal["micro", "small", "paper"]
 LearnerName = Literal["ppo", "imitation"]

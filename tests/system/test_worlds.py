@@ -111,6 +111,22 @@ def test_any_number_of_workers_makes_the_same_bytes_and_goes_on_where_it_stopped
 
 
 @pytest.mark.parametrize("world", WORLDS)
+def test_noisy_data_goes_astray_and_is_what_ogbench_loads(world, data, tmp_path):
+    job = CollectionJob(world, 40, seed=1, episode_transitions=20, kind="noisy")
+    path, held_out = collect(job, tmp_path, workers=1)
+    assert [path.name, held_out.name] == [f"{world}-noisy-v0.npz", f"{world}-noisy-v0-val.npz"]
+    loaded = ogbench.make_env_and_datasets(
+        f"{world}-noisy-v0", dataset_path=str(path), dataset_only=True, compact_dataset=True
+    )
+    assert [len(split["valids"]) for split in loaded] == [42, 21]
+    # One action says little of the next: a planned hand goes on as it went.
+    jumps = [np.abs(np.diff(np.load(one)["actions"][:21, :3], axis=0)).mean() for one in (data[world], path)]
+    assert jumps[1] > 1.3 * jumps[0]
+    with pytest.raises(ValueError, match="kind is 'wild'; it must be one of play, noisy"):
+        CollectionJob(world, 40, kind="wild")
+
+
+@pytest.mark.parametrize("world", WORLDS)
 def test_every_task_begins_and_steps_and_depends_on_its_seed_alone(world):
     arena, again = Arena(world), {}
     for task, seed in [*itertools.product(TASKS, [7]), *itertools.product(reversed(TASKS), [7])]:

@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from looped_actor.cli.shared import CheckpointOptions, Folder, progress_bar
-from looped_actor.names import WorldName
+from looped_actor.names import DataKind, WorldName
 
 World = Annotated[WorldName, tyro.conf.Positional]
 
@@ -23,13 +23,16 @@ def collect(
     out: pathlib.Path = pathlib.Path("data"),
     seed: int = 0,
     workers: int | None = None,
+    kind: DataKind = "play",
 ) -> None:
-    """Make a play dataset with OGBench's scripted oracles: no download needed.
+    """Make a dataset with OGBench's scripted oracles: no download needed.
 
-    Writes WORLD-play-v0.npz and, a tenth of its size, WORLD-play-v0-val.npz, in OGBench's own format. The
+    Writes WORLD-KIND-v0.npz and, a tenth of its size, WORLD-KIND-v0-val.npz, in OGBench's own format. The
     same seed gives the same bytes with any number of workers. If interrupted, run it again to continue.
 
     Example: looped-actor ogbench collect cube-double --transitions 1e5
+
+    Example: looped-actor ogbench collect puzzle-3x3 --kind noisy
 
     Args:
       world: The environment.
@@ -38,12 +41,13 @@ def collect(
       out: Folder for the files.
       seed: Of everything random.
       workers: Processes. Default: one per core.
+      kind: play, as in the paper, or noisy: with random actions and the way back from them.
     """
     from looped_actor.offline.collection import CollectionJob, collect
     from looped_actor.offline.dataset import open_dataset
     from looped_actor.processes import default_workers
 
-    job = CollectionJob(world, int(transitions), seed, episode)
+    job = CollectionJob(world, int(transitions), seed, episode, kind)
     with progress_bar(f"{world} transitions") as progress:
         paths = collect(job, out, workers=workers or default_workers(), progress=progress)
     for path in paths:
@@ -52,18 +56,19 @@ def collect(
 
 
 @app.command(name="download")
-def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data")) -> None:
-    """Fetch OGBench's own play dataset, by OGBench's own loader.
+def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data"), kind: DataKind = "play") -> None:
+    """Fetch OGBench's own dataset, by OGBench's own loader.
 
     Example: looped-actor ogbench download scene --out data
 
     Args:
       world: The environment.
       out: Folder for the files.
+      kind: play, as in the paper, or noisy.
     """
     from looped_actor.offline.collection import download
 
-    for path in download(world, out):
+    for path in download(world, out, kind):
         print(path)
 
 

@@ -1,11 +1,15 @@
-"""Play data made here: OGBench's scripted oracles at work, over processes, seeded and resumable.
+"""Data made here: OGBench's scripted oracles at work, over processes, seeded and resumable.
 
-An oracle follows a plan to a target that the world has chosen (move a cube, press a button, pull a drawer),
-with noise; then it is given the next. Each episode depends on its seed alone, so any number of
-processes makes the same files. They are what OGBench itself loads.
+An oracle works towards a target that the world has chosen (move a cube, press a button, pull a drawer); then
+it is given the next. In *play* it follows a plan that is shaken a little, and hardly leaves its way. In
+*noisy* data its actions are shaken, some are random, and it finds back: they cover more of the world.
+
+Each episode depends on its seed alone, so any number of processes makes the same files. They are what
+OGBench itself loads.
 """
 
 import functools
+import importlib
 import pathlib
 import zipfile
 from collections.abc import Iterator
@@ -18,14 +22,20 @@ from numpy.lib import format as npy
 
 from looped_actor.checks import at_least_one
 from looped_actor.files import writing
-from looped_actor.offline.ogbench import WORLDS, dataset_name, episode_seed, make_world
+from looped_actor.offline.ogbench import ACTIONS, KINDS, WORLDS, dataset_name, episode_seed, make_world
 from looped_actor.processes import Arrays, Progress, forget, no_progress, run_batches
 
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
 """Noise of the oracles' plans, as in OGBench's own play datasets."""
+ACTION_NOISE = 0.1
+"""The most noise of actions, as in OGBench's own noisy datasets: an episode has some of it."""
+NOISE_OF_AN_ACTION = np.array([1, 1, 1, 3, 10])
+"""How much of that a move, a turn and the gripper get."""
 
 # Probability of stacking when a cube is to be placed: drawn for each episode between these.
 _STACKING = {"cube-double": (0.0, 0.25), "cube-triple": (0.05, 0.35)}
+# Of noisy data: how many actions are random.
+_RANDOM_ACTIONS = {"puzzle-3x3": 0.2, "cube-double": 0.1, "cube-triple": 0.1, "scene": 0.1}
 
 
 @dataclass(frozen=True)
@@ -38,9 +48,13 @@ class CollectionJob:
     seed: int = 0
     episode_transitions: int = 1000
     """Transitions of each episode."""
+    kind: str = "play"
+    """Of OGBench's two."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")
+        if self.kind not in KINDS:
+            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
         if self.world not in WORLDS:
             raise ValueError(f"there is no world {self.world!r}; there are {', '.join(WORLDS)}")
         if self.seed < 0:
@@ -60,7 +74,7 @@ class CollectionJob:
     def name(self) -> str:
         """The name of its folder of finished episodes, which no other job has."""
         size = f"{self.train_episodes}x{self.episode_transitions}"
-        return f"{dataset_name(self.world)}-{size}-seed{self.seed}"
+        return f"{dataset_name(self.world, self.kind)}-{size}-seed{self.seed}"
 
 
 @dataclass(frozen=True)
@@ -71,6 +85,7 @@ class EpisodeJob:
     seed: int
     number: int
     transitions: int
+    kind: str = "play"
 
 
 def collect(
@@ -80,9 +95,8 @@ def collect(
     workers: int,
     progress: Progress = no_progress,
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """Collect into `WORLD-play-v0.npz` and `WORLD-play-v0-val.npz`; goes on where it was interrupted."""
-    train = folder / f"{dataset_name(job.world)}.npz"
-    held_out = folder / f"{dataset_name(job.world)}-val.npz"
+    """Collect into `WORLD-KIND-v0.npz` and `WORLD-KIND-v0-val.npz`; goes on where it was interrupted."""
+    train, held_out = files_of(job.world, job.kind, folder)
     parts = folder / f"{job.name}.parts"
     for path in (train, held_out):
         if path.exists() and not parts.exists():  # else this job was interrupted when it was nearly done
@@ -90,7 +104,7 @@ def collect(
     folder.mkdir(parents=True, exist_ok=True)
     # Numbers below zero are held out. More transitions of a seed are more of the same.
     numbers = [*range(-job.held_out_episodes, 0), *range(job.train_episodes)]
-    tasks = [EpisodeJob(job.world, job.seed, n, job.episode_transitions) for n in numbers]
+    tasks = [EpisodeJob(job.world, job.seed, n, job.episode_transitions, job.kind) for n in numbers]
     done = 0
     total = len(tasks) * job.episode_transitions
     for _ in run_batches(collect_episode, tasks, workers=workers, parts=parts):
@@ -104,14 +118,14 @@ def collect(
 
 
 def collect_episode(job: EpisodeJob) -> Arrays:
-    """All states and actions of one episode of play."""
+    """All states and actions of one episode."""
     before = np.random.get_state()  # oracles draw from NumPy's global stream
     try:
         for attempt in range(100):
             held_out = int(job.number < 0)
             seed = episode_seed(job.seed, WORLDS.index(job.world), held_out, abs(job.number), attempt)
             np.random.seed(seed)
-            episode = _play(job.world, seed, job.transitions + 1)
+            episode = _play(job.world, job.kind, seed, job.transitions + 1)
             if job.world != "scene" or _cube_in_sight(episode["qpos"]):
                 return episode
         raise ValueError(f"{job}: in none of 100 attempts did the cube stay in sight")
@@ -119,17 +133,22 @@ def collect_episode(job: EpisodeJob) -> Arrays:
         np.random.set_state(before)
 
 
-def _play(world: str, seed: int, steps: int) -> Arrays:
-    env, oracles = _workshop(world)
+def _play(world: str, kind: str, seed: int, steps: int) -> Arrays:
+    env, oracles = _workshop(world, kind)
     state, about = env.reset(seed=seed)
     stacking = np.random.uniform(*_STACKING[world]) if world in _STACKING else 0.5
+    noise = np.random.uniform(0, ACTION_NOISE) * NOISE_OF_AN_ACTION if kind == "noisy" else None
     oracle = oracles[about["privileged/target_task"]]
     oracle.reset(state, about)
     rows: dict[str, list] = {"observations": [], "actions": [], "qpos": [], "qvel": []}
     if world in ("puzzle-3x3", "scene"):
         rows["button_states"] = []
     for _ in range(steps):
-        action = np.clip(oracle.select_action(state, about), -1, 1)
+        action = oracle.select_action(state, about)
+        if noise is not None:
+            astray = np.random.uniform() < _RANDOM_ACTIONS[world]
+            action = np.random.uniform(-1, 1, ACTIONS) if astray else np.random.normal(action, noise)
+        action = np.clip(action, -1, 1)
         rows["observations"].append(state)
         rows["actions"].append(action)
         state, _, _, _, about = env.step(action)
@@ -146,26 +165,24 @@ def _play(world: str, seed: int, steps: int) -> Arrays:
 
 
 @functools.cache
-def _workshop(world: str) -> tuple[Any, dict[str, Any]]:
-    """A world for play, and who can play in it. Made once in each process: it takes seconds."""
+def _workshop(world: str, kind: str) -> tuple[Any, dict[str, Any]]:
+    """A world to work in, and who can. Made once in each process: it takes seconds."""
     env = make_world(world, terminate_at_goal=False, mode="data_collection")
-    from ogbench.manipspace.oracles.plan.button_plan import ButtonPlanOracle
-    from ogbench.manipspace.oracles.plan.cube_plan import CubePlanOracle
-    from ogbench.manipspace.oracles.plan.drawer_plan import DrawerPlanOracle
-    from ogbench.manipspace.oracles.plan.window_plan import WindowPlanOracle
-
     env = env.unwrapped  # without OGBench's time limit for evaluation
-    how: dict[str, Any] = {"env": env, "noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING}
+    school = {"play": "plan", "noisy": "markov"}[kind]
+    how = {"noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING} if kind == "play" else {}
+
+    def oracle(thing: str, **more: Any) -> Any:
+        module = importlib.import_module(f"ogbench.manipspace.oracles.{school}.{thing}_{school}")
+        return getattr(module, f"{thing}_{school}_oracle".title().replace("_", ""))(env=env, **how, **more)
+
     if world == "puzzle-3x3":
-        return env, {"button": ButtonPlanOracle(gripper_always_closed=True, **how)}
-    oracles = {"cube": CubePlanOracle(**how)}
-    if world == "scene":
-        oracles |= {
-            "button": ButtonPlanOracle(**how),
-            "drawer": DrawerPlanOracle(**how),
-            "window": WindowPlanOracle(**how),
-        }
-    return env, oracles
+        return env, {"button": oracle("button", gripper_always_closed=True)}
+    if world != "scene":
+        return env, {"cube": oracle("cube")}
+    patience = {"max_step": 100} if kind == "noisy" else {}  # a cube in the drawer cannot be had
+    others = {thing: oracle(thing) for thing in ("button", "drawer", "window")}
+    return env, {"cube": oracle("cube", **patience), **others}
 
 
 def _cube_in_sight(qpos: np.ndarray) -> bool:
@@ -196,17 +213,23 @@ def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
                     member.write(piece.tobytes())
 
 
-def download(world: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """OGBench's own play dataset, by OGBench's own loader."""
+def files_of(world: str, kind: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """What to learn from, and what is held out."""
+    name = dataset_name(world, kind)
+    return folder / f"{name}.npz", folder / f"{name}-val.npz"
+
+
+def download(world: str, folder: pathlib.Path, kind: str = "play") -> tuple[pathlib.Path, pathlib.Path]:
+    """OGBench's own dataset, by OGBench's own loader."""
     make_world(world)  # says what to install, where OGBench is missing
     from ogbench import download_datasets
 
-    name = dataset_name(world)
+    name = dataset_name(world, kind)
     try:
         download_datasets([name], str(folder))
     except OSError as error:
         raise ValueError(
             f"{name} cannot be fetched ({error}); without a network, make a dataset: "
-            f"looped-actor ogbench collect {world}"
+            f"looped-actor ogbench collect {world} --kind {kind}"
         ) from None
-    return folder / f"{name}.npz", folder / f"{name}-val.npz"
+    return files_of(world, kind, folder)

@@ -16,13 +16,15 @@ from looped_actor.offline.graded import graded_task
 WORLDS = ("cube-double", "cube-triple", "puzzle-3x3", "scene")
 ACTIONS = 5
 """Scalars of an action: a move, a turn, and the gripper, each from -1 to 1."""
+KINDS = ("play", "noisy")
+"""Of datasets."""
 TASKS = (1, 2, 3, 4, 5)
 """The goals that each world is evaluated on."""
 
 
-def dataset_name(world: str) -> str:
-    """What OGBench calls the play dataset of a world."""
-    return f"{world}-play-v0"
+def dataset_name(world: str, kind: str = "play") -> str:
+    """What OGBench calls a dataset of a world."""
+    return f"{world}-{kind}-v0"
 
 
 def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
