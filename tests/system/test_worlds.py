@@ -335,6 +335,7 @@ def test_actors_learn_from_the_critics_of_another_run(data, tmp_path, monkeypatc
     command(monkeypatch, "train", "puzzle-3x3", "--arm", "mlp", "--out", str(first), *given)
     facts = json.loads((first / "evaluations" / "000000000020.json").read_text())["value"]
     assert -1 <= facts["steps_correlation"] <= 1
+    assert 0 <= facts["prefers"] <= 1
     assert sum(group["pairs"] for group in facts["by_steps"].values()) == facts["pairs"]
     from_them = ["train", "puzzle-3x3", "--arm", "iso-params", "--critics", str(first), "--out", str(second)]
     command(monkeypatch, *from_them, *given)
@@ -364,13 +365,22 @@ def test_a_value_that_knows_the_way_is_told_from_one_that_does_not():
     rows = np.arange(1000)
     states = np.zeros((1000, 37), np.float32)
     states[:, 0] = rows
-    index = {"observations": states, "actions": np.zeros((1000, 5), np.float32), "valids": rows % 100 < 99}
-    made = from_ogbench(index)
-    knows = value_facts(lambda s, g: s[:, 0] - g[:, 0], made, "scene")
+    actions = np.random.default_rng(0).uniform(-1, 1, (1000, 5)).astype(np.float32)
+    made = from_ogbench({"observations": states, "actions": actions, "valids": rows % 100 < 99})
+
+    def critics(states, goals, tried):
+        near = -np.abs(tried - actions[np.asarray(states[:, 0], int)]).sum(axis=1)
+        return np.stack([near, near + 1])
+
+    knows = value_facts(lambda s, g: s[:, 0] - g[:, 0], critics, made, "scene")
     assert knows["steps_correlation"] == pytest.approx(-1)
     assert list(knows["by_steps"]) == ["1 - 5", "6 - 20", "21 - 50", "51 - 100"]
     assert knows["by_steps"]["1 - 5"]["value"] == pytest.approx(-3, abs=0.3)
-    assert value_facts(lambda s, g: 0 * s[:, 0], made, "scene")["steps_correlation"] is None
+    assert knows["prefers"] > 0.99  # now and then the other action is the same
+    assert knows["by_steps"]["51 - 100"]["prefers"] > 0.99
+    guesses = value_facts(lambda s, g: 0 * s[:, 0], lambda s, g, a: a.T[:2], made, "scene")
+    assert guesses["steps_correlation"] is None
+    assert guesses["prefers"] == pytest.approx(0.5, abs=0.05)
     assert "by_subtasks" not in knows
 
 

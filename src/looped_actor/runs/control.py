@@ -218,14 +218,19 @@ class ControlRun(Run):
         facts = world_summary(played, self.net.max_loops) | {"held_out_action_error": float(error)}
         if self.config.critics:
             return facts
-        value = functools.partial(self._value, on_one_device(state.learner.parameters.value))
-        return facts | {"value": value_facts(value, self.data("held_out"), self.config.task)}
+        learned = on_one_device(Judges(*state.learner.parameters[:2]))
+        value, critics = map(functools.partial, self._judges, learned)
+        return facts | {"value": value_facts(value, critics, self.data("held_out"), self.config.task)}
 
     @cached_property
-    def _value(self) -> Callable[[nnx.State, Array, Array], Array]:
-        """The value of states on the way to goals, by its weights."""
-        definition = nnx.split(nnx.eval_shape(lambda: self.nets.value(nnx.Rngs(0))))[0]
-        return jax.jit(lambda weights, states, goals: nnx.merge(definition, weights)(states, goals))
+    def _judges(self) -> Judges:
+        """Value and critics as functions of their weights, and of what they judge."""
+
+        def function(build: Callable[[nnx.Rngs], Any]) -> Callable[..., Array]:
+            definition = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))))[0]
+            return jax.jit(lambda weights, *seen: nnx.merge(definition, weights)(*seen))
+
+        return Judges(*map(function, self.nets[:2]))
 
     @cached_property
     def _held_out(self) -> tuple[GoalObservation, Array]:
