@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
+from looped_actor.analysis.drawing import ABOUT, ARMS, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
 from looped_actor.analysis.study import about_run, finish, names_of, shares
 from looped_actor.analysis.tables import Row, distinct, measure_of, of
 from looped_actor.files import FileError, read_json, reading
@@ -56,6 +56,7 @@ def _draw(rows: Sequence[Row]) -> Drawn:
     measure = measure_of(rows)
     told = measure == "success"
     runs, kinds = distinct(rows, "run"), distinct(rows, "task", "arm", "learner")
+    kinds = sorted(kinds, key=lambda kind: [*ARMS, kind[1]].index(kind[1]))  # colours as in other figures
     figure, axes = new_axes(2, width=5.0, height=max(3.6, 0.3 * len(runs)))
     curves, ends = axes[0]
     sentences = []
