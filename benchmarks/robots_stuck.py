@@ -204,10 +204,14 @@ def picture(known: dict[str, Any], steps: Steps, data: Steps, task: str, path: p
     figure, ((where, what),) = new_axes(2, width=5, height=4)
     chance = np.random.default_rng(0)
     shown = chance.choice(len(data.off), min(6000, len(data.off)), replace=False)
-    where.scatter(100 * data.off[shown], 100 * data.height[shown], s=3, color=FAINT, label="the data")
+    where.scatter(
+        100 * data.off[shown], 100 * data.height[shown], s=3, rasterized=True, color=FAINT, label="the data"
+    )
     for still, colour, label in ((False, COLOURS[1], "moves"), (True, COLOURS[0], "stands still")):
         these = steps.still == still
-        where.scatter(100 * steps.off[these], 100 * steps.height[these], s=3, color=colour, label=label)
+        where.scatter(
+            100 * steps.off[these], 100 * steps.height[these], s=3, rasterized=True, color=colour, label=label
+        )
     where.set_xlabel("centimetres from the nearest button")
     where.set_ylabel("height of the hand, centimetres")
     where.set_title(f"Episodes of {task}")
