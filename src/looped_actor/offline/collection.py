@@ -180,7 +180,7 @@ def _workshop(world: str, kind: str) -> tuple[Any, dict[str, Any]]:
         return env, {"button": oracle("button", gripper_always_closed=True)}
     if world != "scene":
         return env, {"cube": oracle("cube")}
-    patience = {"max_step": 100} if kind == "noisy" else {}  # a cube in the drawer cannot be had
+    patience = {"max_step": 100} if kind == "noisy" else {}  # as in OGBench's own
     others = {thing: oracle(thing) for thing in ("button", "drawer", "window")}
     return env, {"cube": oracle("cube", **patience), **others}
 
