@@ -212,8 +212,11 @@ def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
 
 
 def _seeds_to_decide(variance: float) -> int:
-    """Of each arm, to notice in four cases of five that one is behind by the margin (95%, two sides)."""
-    return int(np.ceil(2 * variance * ((1.96 + 0.84) / MARGIN) ** 2))
+    """Of each arm, to notice in four cases of five that one is behind by the margin (95%, two sides).
+
+    Never fewer than two: one seed says nothing of how far seeds differ.
+    """
+    return max(2, int(np.ceil(2 * variance * ((1.96 + 0.84) / MARGIN) ** 2)))
 
 
 def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
