@@ -24,7 +24,7 @@ from record import write_record
 from scipy.stats import t
 
 from looped_actor.analysis.compare import evaluation_rows
-from looped_actor.analysis.drawing import ARMS, COLOURS, new_axes, save_figure
+from looped_actor.analysis.drawing import ARMS, colour_of, new_axes, save_figure
 from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
@@ -228,7 +228,7 @@ def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         for setting, row in [(setting, row) for setting, own in settings.items() for row in own]:
             seed = int(row["run"].rpartition("-")[2])
             y = places.index(setting) + 0.2 * (1 - seed)
-            colour = COLOURS[list(ARMS).index(_arm_of(setting))]
+            colour = colour_of(_arm_of(setting))
             spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
             axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
             axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)

@@ -1,6 +1,6 @@
 """The names that commands and configurations know. Nothing is imported, so that `--help` answers at once."""
 
-from typing import Literal
+from typing import Literal, get_args
 
 PuzzleName = Literal["boxoban", "rush-hour"]
 WorldName = Literal["cube-double", "cube-triple", "puzzle-3x3", "scene"]
@@ -12,7 +12,7 @@ ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", 
 StartName = Literal["fixed", "carried", "carried-bfloat16"]
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 
-PUZZLES: tuple[PuzzleName, ...] = ("boxoban", "rush-hour")
+PUZZLES: tuple[PuzzleName, ...] = get_args(PuzzleName)
 ALGORITHMS = {"ppo": "PPO", "imitation": "imitation", "gciql": "GCIQL"}
 """What to call a learner."""
 OWN_CODE = "own_world_"

@@ -6,17 +6,19 @@ OGBench comes with the extra `ogbench` and is imported only when a world is made
 import os
 import sys
 import warnings
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from jaxtyping import Float
 
+from looped_actor.names import DataKind, WorldName
 from looped_actor.offline.graded import graded_task
 
-WORLDS = ("cube-double", "cube-triple", "puzzle-3x3", "scene")
+WORLDS: tuple[WorldName, ...] = get_args(WorldName)
+"""Their order is in the seeds of collected data."""
 ACTIONS = 5
 """Scalars of an action: a move, a turn, and the gripper, each from -1 to 1."""
-KINDS = ("play", "noisy")
+KINDS: tuple[DataKind, ...] = get_args(DataKind)
 """Of datasets."""
 TASKS = (1, 2, 3, 4, 5)
 """The goals that each world is evaluated on."""
