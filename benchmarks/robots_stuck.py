@@ -10,26 +10,21 @@ high.
 """
 
 import argparse
-import itertools
 import pathlib
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from flax import nnx
 from record import write_record
 from rich.progress import track
 
 from looped_actor import load_policy
 from looped_actor.analysis.drawing import COLOURS, FAINT, INK, new_axes, save_figure
 from looped_actor.models import GoalObservation
-from looped_actor.offline.graded import ARM, HAND, SCALE, SIDE, STILL, pressed
+from looped_actor.offline.graded import ARM, SIDE, buttons_between, hands, lights, pressed, stands_still
 from looped_actor.offline.ogbench import Arena, episode_seed
-from looped_actor.runs.control import CRITICS_FILE, CRITICS_FORMAT
 from looped_actor.runs.folder import read_run
 from looped_actor.runs.kinds import run_of
-from looped_actor.training import Judges
-from looped_actor.weights import fitted, read_weights
 
 BUTTONS = SIDE**2
 PRESSES = range(1, 6)
@@ -39,41 +34,22 @@ WITHIN = np.cos(np.pi / 6)
 """Thirty degrees."""
 AWAY = 0.05
 """In metres: nearer to a right button than this, a move is not judged by its direction."""
-RIGHT = {
-    pressed(np.zeros(BUTTONS, int), np.array(chosen, int)).tobytes(): np.isin(np.arange(BUTTONS), chosen)
-    for count in range(BUTTONS + 1)
-    for chosen in itertools.combinations(range(BUTTONS), count)
-}
-"""Which buttons are to be pressed, by the lights that are to change."""
 
 
-def lights_of(states: np.ndarray) -> np.ndarray:
-    """Which lights are on."""
-    return states[:, ARM:].reshape(len(states), BUTTONS, -1)[..., 1].astype(int)
-
-
-def with_lights(states: np.ndarray, lights: np.ndarray) -> np.ndarray:
+def with_lights(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
     """The same states with other lights."""
     changed = states.copy()
     buttons = changed[:, ARM:].reshape(len(states), BUTTONS, -1)
-    buttons[..., 0], buttons[..., 1] = 1 - lights, lights
+    buttons[..., 0], buttons[..., 1] = 1 - wanted, wanted
     changed[:, ARM:] = buttons.reshape(len(states), -1)
     return changed
 
 
-def hands_of(states: np.ndarray) -> np.ndarray:
-    """Where the hand is, in metres."""
-    return states[:, HAND] / SCALE
-
-
 def places_of_buttons(states: np.ndarray) -> np.ndarray:
     """Where the hand is when a button gives, in the middle of all times that it does."""
-    change = lights_of(states[:-1]) ^ lights_of(states[1:])
-    buttons = np.array([RIGHT[row.tobytes()] for row in change])
+    buttons = buttons_between(lights(states[:-1]), lights(states[1:]))
     once = buttons.sum(axis=1) == 1
-    return np.stack(
-        [np.median(hands_of(states[:-1])[once & buttons[:, b], :2], axis=0) for b in range(BUTTONS)]
-    )
+    return np.stack([np.median(hands(states[:-1])[once & buttons[:, b], :2], axis=0) for b in range(BUTTONS)])
 
 
 class Examples(NamedTuple):
@@ -92,13 +68,13 @@ class Examples(NamedTuple):
 def examples(data: Any, places: np.ndarray, presses: int) -> Examples:
     """Drawn from the data, with the hand higher than in most of its states."""
     chance = np.random.default_rng(presses)
-    height = hands_of(data)[:, 2]
+    height = hands(data)[:, 2]
     states = data[chance.choice(np.flatnonzero(height > np.quantile(height, 0.6)), EXAMPLES)]
     chosen = np.array([chance.permutation(BUTTONS)[:presses] for _ in range(EXAMPLES)])
-    wanted = np.array([pressed(now, some) for now, some in zip(lights_of(states), chosen, strict=True)])
+    wanted = np.array([pressed(now, some) for now, some in zip(lights(states), chosen, strict=True)])
     goals = with_lights(data[chance.integers(0, len(data), EXAMPLES)], wanted)
     right = (chosen[..., None] == np.arange(BUTTONS)).any(axis=1)
-    gap = places - hands_of(states)[:, None, :2]
+    gap = places - hands(states)[:, None, :2]
     far = np.linalg.norm(gap, axis=-1)
     return Examples(states, goals, right, gap / far[..., None], np.where(right, far, np.inf).min(1) > AWAY)
 
@@ -124,8 +100,8 @@ def what_is_known(
 
         def after(candidates: np.ndarray, given: Examples = given, chance: Any = chance) -> np.ndarray:
             one = [chance.choice(np.flatnonzero(row), 1) for row in candidates]
-            lights = [pressed(now, some) for now, some in zip(lights_of(given.states), one, strict=True)]
-            return np.asarray(value(with_lights(given.states, np.array(lights)), given.goals))
+            then = [pressed(now, some) for now, some in zip(lights(given.states), one, strict=True)]
+            return np.asarray(value(with_lights(given.states, np.array(then)), given.goals))
 
         actions = np.tile(usual, (DIRECTIONS, EXAMPLES, 1))
         actions[..., :2], actions[..., 2] = moves[:, None], 0
@@ -156,9 +132,9 @@ class Steps(NamedTuple):
 
 def steps_of(states: np.ndarray, actions: np.ndarray, places: np.ndarray) -> Steps:
     """Of one episode."""
-    hands = hands_of(states)
-    off = np.linalg.norm(hands[1:, None, :2] - places, axis=-1).min(axis=1)
-    return Steps(off, hands[1:, 2], np.linalg.norm(np.diff(hands, axis=0), axis=1) < STILL, actions[:, 2])
+    after = hands(states[1:])
+    off = np.linalg.norm(after[:, None, :2] - places, axis=-1).min(axis=1)
+    return Steps(off, after[:, 2], stands_still(states), actions[:, 2])
 
 
 def play(
@@ -179,11 +155,10 @@ def play(
         solved += step.success
         seen = np.array(states)
         every.append(steps_of(seen, np.array(actions), places))
-        below = np.flatnonzero(hands_of(seen)[:, 2] < low)
+        below = seen[hands(seen)[:, 2] < low][:1]
         if below.size:
-            first = below[0]
-            right = RIGHT[(lights_of(seen[first][None]) ^ lights_of(goal[None]))[0].tobytes()]
-            off = np.linalg.norm(hands_of(seen)[first, :2] - places[right], axis=-1)
+            (right,) = buttons_between(lights(below), lights(goal[None]))
+            off = np.linalg.norm(hands(below)[:, :2] - places[right], axis=-1)
             landings.append(float(off.min()) if off.size else 0.0)
     steps = Steps(*(np.concatenate(parts) for parts in zip(*every, strict=True)))
     below = steps.height < low
@@ -244,18 +219,15 @@ def main() -> None:
     options.add_argument("--out", type=pathlib.Path, required=True)
     given = options.parse_args()
     run, policy = run_of(read_run(given.run), given.run), load_policy(given.run)
-    nets = [build(nnx.Rngs(0)) for build in run.control.nets[:2]]
-    like, path = Judges(*(nnx.state(net, nnx.Param) for net in nets)), given.run / CRITICS_FILE
-    for net, weights in zip(nets, fitted(like, read_weights(path, CRITICS_FORMAT), path), strict=True):
-        nnx.update(net, weights)
+    judges = run.control.judging(run.control.given)
 
     def act(states: np.ndarray, goals: np.ndarray) -> np.ndarray:
         return np.asarray(policy.act(GoalObservation(states, goals)).action)
 
     with np.load(given.data) as file:
         data, actions = file["observations"], file["actions"]
-    places, low = places_of_buttons(data), float(hands_of(data)[:, 2].min())
-    known = what_is_known(*(nnx.jit(net) for net in nets), act, data, np.median(actions, axis=0), places)
+    places, low = places_of_buttons(data), float(hands(data)[:, 2].min())
+    known = what_is_known(*judges, act, data, np.median(actions, axis=0), places)
     played = {task: play(act, task, given.episodes, given.deviation, places, low) for task in given.tasks}
     hardest = given.tasks[-1]
     picture(known, played[hardest][0], steps_of(data, actions[1:], places), hardest, given.out)

@@ -216,7 +216,13 @@ def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
 def files_of(world: str, kind: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """What to learn from, and what is held out."""
     name = dataset_name(world, kind)
-    return folder / f"{name}.npz", folder / f"{name}-val.npz"
+    train = folder / f"{name}.npz"
+    return train, held_out_beside(train)
+
+
+def held_out_beside(train: pathlib.Path) -> pathlib.Path:
+    """Where OGBench keeps what is held out from a dataset."""
+    return train.with_name(f"{train.stem}-val.npz")
 
 
 def download(world: str, folder: pathlib.Path, kind: str = "play") -> tuple[pathlib.Path, pathlib.Path]:

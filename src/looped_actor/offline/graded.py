@@ -7,7 +7,7 @@ import functools
 from typing import Any, NamedTuple
 
 import numpy as np
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 
 GRADED = {
     "cube-double": ("08 cm aside", "25 cm aside", "on the other"),
@@ -93,13 +93,30 @@ def subtasks_left(
     """
     if world not in GRADED:
         return None
-    things = 2 if world == "cube-double" else SIDE**2
-    both = [np.asarray(some)[:, ARM:].reshape(len(some), things, -1) for some in (states, goals)]
-    if world == "cube-double":
-        apart = np.linalg.norm(both[0][..., :3] - both[1][..., :3], axis=-1) / SCALE
-        return (apart > CUBE).sum(axis=1)
-    change = both[0][..., 1].astype(int) ^ both[1][..., 1].astype(int)
-    return _presses()[change @ 2 ** np.arange(SIDE**2)]
+    if world == "puzzle-3x3":
+        return buttons_between(lights(states), lights(goals)).sum(axis=1)
+    here, there = (np.asarray(some)[:, ARM:].reshape(len(some), 2, -1)[..., :3] for some in (states, goals))
+    return (np.linalg.norm(here - there, axis=-1) / SCALE > CUBE).sum(axis=1)
+
+
+def lights(states: Float[np.ndarray, "n s"]) -> Int[np.ndarray, "n b"]:
+    """Which lights of puzzle-3x3 are on."""
+    return np.asarray(states)[:, ARM:].reshape(len(states), SIDE**2, -1)[..., 1].astype(int)
+
+
+def buttons_between(now: Int[np.ndarray, "n b"], wanted: Int[np.ndarray, "n b"]) -> Bool[np.ndarray, "n b"]:
+    """Which buttons are to be pressed to get from some lights to others."""
+    return _buttons()[(now ^ wanted) @ 2 ** np.arange(SIDE**2)]
+
+
+def hands(states: Float[np.ndarray, "n s"]) -> Float[np.ndarray, "n 3"]:
+    """Where the arm's hand is, in metres."""
+    return np.asarray(states)[:, HAND] / SCALE
+
+
+def stands_still(states: Float[np.ndarray, "n s"]) -> Bool[np.ndarray, " n-1"]:
+    """Of each step of an episode: whether the hand hardly moves."""
+    return np.linalg.norm(np.diff(hands(states), axis=0), axis=1) < STILL
 
 
 class Motion(NamedTuple):
@@ -115,20 +132,20 @@ class Motion(NamedTuple):
 
 def motion(world: str, states: Float[np.ndarray, "n s"], goal: Float[np.ndarray, " s"]) -> Motion:
     """Of an episode's states, the first one too."""
-    hands = np.asarray(states)[:, HAND]
-    still = np.linalg.norm(np.diff(hands, axis=0), axis=1) < STILL * SCALE
+    still = float(stands_still(states).mean())
     left = subtasks_left(world, states, np.broadcast_to(goal, states.shape))
     if left is None:
-        return Motion(float(still.mean()), None, None)
-    return Motion(float(still.mean()), *(int((sign * np.diff(left) > 0).sum()) for sign in (-1, 1)))
+        return Motion(still, None, None)
+    return Motion(still, *(int((sign * np.diff(left) > 0).sum()) for sign in (-1, 1)))
 
 
 @functools.cache
-def _presses() -> Int[np.ndarray, " m"]:
-    """How many buttons make a change of lights, by its bits."""
-    needed = np.empty(2**SIDE**2, int)
-    for buttons in range(len(needed)):
-        chosen = np.flatnonzero(buttons >> np.arange(SIDE**2) & 1)
-        change = pressed(np.zeros(SIDE**2, int), chosen)
-        needed[change @ 2 ** np.arange(SIDE**2)] = len(chosen)
-    return needed
+def _buttons() -> Bool[np.ndarray, "m b"]:
+    """Which buttons make a change of lights, by its bits."""
+    bits = 2 ** np.arange(SIDE**2)
+    chosen = (np.arange(2**SIDE**2)[:, None] & bits) > 0
+    none = np.zeros(SIDE**2, int)
+    made = [pressed(none, np.flatnonzero(some)) @ bits for some in chosen]
+    by_change = np.empty_like(chosen)
+    by_change[made] = chosen
+    return by_change

@@ -5,7 +5,7 @@ import pathlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +25,7 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
 from looped_actor.models.cost import PASSES_OF_AN_UPDATE, count_parameters, fastest
 from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
-from looped_actor.offline.collection import CollectionJob, collect
+from looped_actor.offline.collection import CollectionJob, collect, held_out_beside
 from looped_actor.offline.graded import GRADED
 from looped_actor.offline.ogbench import dataset_name
 from looped_actor.processes import Progress, default_workers, no_progress
@@ -45,6 +45,15 @@ ACTOR_PASSES = 3
 """Of the critics, for the actor's gradient alone."""
 CRITICS_FILE = "critics.safetensors"
 CRITICS_FORMAT = "looped-actor critics 1"
+
+
+class _Built(NamedTuple):
+    """Value and critics without weights."""
+
+    shapes: Judges
+    """Of the weights."""
+    functions: Judges
+    """Of weights, and of what is judged."""
 
 
 @dataclass(frozen=True)
@@ -91,7 +100,7 @@ class ControlRun(Run):
                 collect(self.recipe, self.material, workers=default_workers(), progress=progress)
         sums = {split: _checksum(self.data_path(split)) for split in SPLITS}
         if self.config.critics:
-            _ = self._given  # whatever is wrong with them is said before the run begins
+            _ = self.given  # whatever is wrong with them is said before the run begins
             write_whole(self.folder / CRITICS_FILE, self._critics_path.read_bytes())
             sums["critics"] = _checksum(self.folder / CRITICS_FILE)
         for split in SPLITS:
@@ -102,7 +111,7 @@ class ControlRun(Run):
         """Where the data of a split lies."""
         given = self.config.data.train or self.material / f"{dataset_name(self.config.task)}.npz"
         path = pathlib.Path(given)
-        return path if split == "train" else path.with_name(path.stem + "-val.npz")
+        return path if split == "train" else held_out_beside(path)
 
     def data(self, split: str) -> Dataset:
         """The data of a split, if it fits the world and is what the run began with."""
@@ -135,7 +144,7 @@ class ControlRun(Run):
         return own if own.is_file() else given
 
     @cached_property
-    def _given(self) -> Judges | None:
+    def given(self) -> Judges | None:
         """Value and critics of another run, if this one learns from such."""
         if not self.config.critics:
             return None
@@ -147,14 +156,22 @@ class ControlRun(Run):
             )
         if expected and _checksum(path) != expected:
             raise ValueError(f"{path}: these are not the critics that the run began with")
-        return fitted(self._judges_like, read_weights(path, CRITICS_FORMAT), path)
+        return fitted(self._judges.shapes, read_weights(path, CRITICS_FORMAT), path)
 
-    @property
-    def _judges_like(self) -> Judges:
-        """Value and critics as shapes."""
-        nets = self.nets
-        built = (nnx.eval_shape(lambda net=net: net(nnx.Rngs(0))) for net in (nets.value, nets.critics))
-        return Judges(*(nnx.state(net, nnx.Param) for net in built))
+    def judging(self, weights: Judges) -> Judges:
+        """Value and critics of some weights, as functions of what they judge."""
+        return Judges(*map(functools.partial, self._judges.functions, weights))
+
+    @cached_property
+    def _judges(self) -> _Built:
+        """Value and critics, but for their weights."""
+        built = [nnx.split(nnx.eval_shape(lambda net=net: net(nnx.Rngs(0)))) for net in self.nets[:2]]
+        graphs, shapes = map(Judges._make, zip(*built, strict=True))
+
+        def function(graph: Any) -> Callable[..., Array]:
+            return jax.jit(lambda weights, *seen: nnx.merge(graph, weights)(*seen))
+
+        return _Built(shapes, Judges(*map(function, graphs)))
 
     def keep(self, state: OfflineState) -> None:
         """Write value and critics, for actors of other arms to learn from."""
@@ -198,7 +215,7 @@ class ControlRun(Run):
         config, mesh = self.config, self.mesh
         assert mesh is not None
         given = config.gciql, config.goals, data, self.nets, config.iterations, mesh
-        options: Any = {"mapped": config.data.mapped, "dtype": self.dtype, "given": self._given}
+        options: Any = {"mapped": config.data.mapped, "dtype": self.dtype, "given": self.given}
         return gciql_trainer(*given, **options)
 
     def player(self, **options: Any) -> WorldPlayer:
@@ -218,19 +235,8 @@ class ControlRun(Run):
         facts = world_summary(played, self.net.max_loops) | {"held_out_action_error": float(error)}
         if self.config.critics:
             return facts
-        learned = on_one_device(Judges(*state.learner.parameters[:2]))
-        value, critics = map(functools.partial, self._judges, learned)
-        return facts | {"value": value_facts(value, critics, self.data("held_out"), self.config.task)}
-
-    @cached_property
-    def _judges(self) -> Judges:
-        """Value and critics as functions of their weights, and of what they judge."""
-
-        def function(build: Callable[[nnx.Rngs], Any]) -> Callable[..., Array]:
-            definition = nnx.split(nnx.eval_shape(lambda: build(nnx.Rngs(0))))[0]
-            return jax.jit(lambda weights, *seen: nnx.merge(definition, weights)(*seen))
-
-        return Judges(*map(function, self.nets[:2]))
+        learned = self.judging(on_one_device(Judges(*state.learner.parameters[:2])))
+        return facts | {"value": value_facts(*learned, self.data("held_out"), self.config.task)}
 
     @cached_property
     def _held_out(self) -> tuple[GoalObservation, Array]:
@@ -312,7 +318,7 @@ class ControlRun(Run):
             EpisodeIndex(np.arange(rows - 1, dtype=np.int32), np.full(rows, rows - 2, np.int32)),
         )
         few = replace(config.gciql, batch=examples, updates_per_iteration=1)
-        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1), given=self._given)
+        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1), given=self.given)
         state = trainer.begin(config.seed)
         return config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
 
