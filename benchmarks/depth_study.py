@@ -43,6 +43,8 @@ PARTS = {
     "C": "C. The same, few levels",
     "D": "D. Rush Hour, imitation, easy to hard",
 }
+RATES, SHORT = (0.00075, 0.0015, 0.003, 0.006), 122_880
+"""Of part E: rates at which to learn, B's own among them, and for how many steps."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -89,6 +91,12 @@ def easy_to_hard(arm: str, min_cap: int | None, seed: int) -> Planned:
     return Planned(name, "D", seed, replaced(config, changes))
 
 
+def at_a_rate(arm: str, rate: float, seed: int) -> Planned:
+    """Part E."""
+    config = replaced(to_the_end(arm, seed).config, {"ppo.learning_rate": rate, "total_steps": SHORT})
+    return Planned(f"e-{arm}-{rate}-{seed}", "E", seed, config)
+
+
 def planned() -> list[Planned]:
     """All runs: first seeds first, so that an unfinished study says something of every part."""
     looped, untied, single = "looped", "iso-flops", "iso-params"
@@ -102,6 +110,7 @@ def planned() -> list[Planned]:
     runs += [to_the_end(*run) for run in few]
     hard = itertools.product(((looped, None), (looped, 2), (untied, None)), (0, 1, 2))
     runs += [easy_to_hard(*arm, seed) for arm, seed in hard]
+    runs += [at_a_rate(*run) for run in itertools.product((looped, untied), RATES, (0, 1))]
     return sorted(runs, key=lambda run: (run.seed, run.part))
 
 
@@ -240,6 +249,25 @@ def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     save_figure(figure, path)
 
 
+def picture_of_rates(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Part E: success in the test against the rate of learning, every run, and a line through the means."""
+    figure, ((axes,),) = new_axes(1, width=5.6)
+    settings = by_setting([row for row in rows if row["part"] == "E"])
+    for arm in ("looped", "iso-flops"):
+        own = {rate: settings.get(f"e-{arm}-{rate}", []) for rate in RATES}
+        means = {rate: float(np.mean([row["success"] for row in runs])) for rate, runs in own.items() if runs}
+        axes.plot(list(means), list(means.values()), color=colour_of(arm), label=ARMS[arm])
+        points = [(rate, row["success"]) for rate, runs in own.items() for row in runs]
+        axes.scatter(*zip(*points, strict=True), color=colour_of(arm), s=22)
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+    axes.set_xlabel("learning rate at the start, falling to zero")
+    axes.set_ylabel(f"test levels solved after {SHORT:,} steps")
+    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    axes.legend()
+    save_figure(figure, path)
+
+
 def _arm_of(setting: str) -> str:
     return next(arm for arm in ARMS if f"-{arm}" in setting)
 
@@ -276,7 +304,7 @@ def main() -> None:
     running, *showing = (commands.add_parser(name) for name in ("run", "table", "deeper"))
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--keep", type=pathlib.Path, required=True)
-    running.add_argument("--parts", nargs="+", default=["A", "B", "C", "D"])
+    running.add_argument("--parts", nargs="+", default=[*PARTS, "E"])
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for one in showing:
         one.add_argument("folder", type=pathlib.Path)
@@ -291,6 +319,8 @@ def main() -> None:
             settings = by_setting(rows)
             facts |= {"settings": over_runs(settings), "answers": answers(settings)}
             picture(rows, pathlib.Path(given.out).with_suffix(".png"))
+            if any(row["part"] == "E" for row in rows):
+                picture_of_rates(rows, pathlib.Path(given.out).with_name("rates.png"))
         write_record(given.out, facts)
 
 
