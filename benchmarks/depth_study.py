@@ -16,12 +16,14 @@ import itertools
 import os
 import pathlib
 import shutil
+from contextlib import nullcontext
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from record import write_record
 from scipy.stats import t
+from sharing import LEARNERS, blocks_that_begin_alike
 
 from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.drawing import ARMS, colour_of, new_axes, save_figure
@@ -43,8 +45,8 @@ PARTS = {
     "C": "C. The same, few levels",
     "D": "D. Rush Hour, imitation, easy to hard",
 }
-RATES, SHORT = (0.00075, 0.0015, 0.003, 0.006), 122_880
-"""Of part E: rates at which to learn, B's own among them, and for how many steps."""
+RATES, RATE, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 122_880
+"""Of parts E and F: rates at which to learn, that of B, and for how many steps."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -57,6 +59,8 @@ class Planned(NamedTuple):
     part: str
     seed: int
     config: OnlineConfig
+    how: str | None = None
+    """Of part F: how its blocks move."""
 
 
 def depth_and_weights(arm: str, weights: str, seed: int) -> Planned:
@@ -97,6 +101,17 @@ def at_a_rate(arm: str, rate: float, seed: int) -> Planned:
     return Planned(f"e-{arm}-{rate}-{seed}", "E", seed, config)
 
 
+def between(how: str, seed: int) -> Planned:
+    """Part F: a stack whose blocks begin alike, and move in a way of `sharing.LEARNERS`."""
+    config = at_a_rate("iso-flops", RATE, seed).config
+    return Planned(f"f-iso-flops-{how}-{seed}", "F", seed, config, how)
+
+
+def without_halting(seed: int) -> Planned:
+    """Part F: a shared block that always thinks for 8 loops."""
+    return Planned(f"f-fixed-8-{seed}", "F", seed, at_a_rate("fixed-8", RATE, seed).config)
+
+
 def planned() -> list[Planned]:
     """All runs: first seeds first, so that an unfinished study says something of every part."""
     looped, untied, single = "looped", "iso-flops", "iso-params"
@@ -111,6 +126,8 @@ def planned() -> list[Planned]:
     hard = itertools.product(((looped, None), (looped, 2), (untied, None)), (0, 1, 2))
     runs += [easy_to_hard(*arm, seed) for arm, seed in hard]
     runs += [at_a_rate(*run) for run in itertools.product((looped, untied), RATES, (0, 1))]
+    runs += [between(how, seed) for how, seed in itertools.product(LEARNERS, (0, 1))]
+    runs += [without_halting(seed) for seed in (0, 1)]
     return sorted(runs, key=lambda run: (run.seed, run.part))
 
 
@@ -119,7 +136,8 @@ def run(folder: pathlib.Path, keep: pathlib.Path, parts: list[str], seeds: list[
     wanted = [one for one in planned() if one.part in parts and one.seed in seeds]
     jobs = []
     for one in [one for one in wanted if not is_finished(keep / one.name)]:
-        arguments = (to_json(one.config), str(folder / one.name), str(folder / "stock"), str(keep / one.name))
+        places = str(folder / one.name), str(folder / "stock"), str(keep / one.name)
+        arguments = (to_json(one.config), *places, one.how)
         jobs.append(Job(one.name, finish, arguments, partial(standing_of, folder / one.name)))
 
     def show(statuses: Any) -> None:
@@ -131,10 +149,11 @@ def run(folder: pathlib.Path, keep: pathlib.Path, parts: list[str], seeds: list[
         fan_out(jobs, pool, show, seconds=5)
 
 
-def finish(config: Any, folder: str, stock: str, keep: str) -> str:
+def finish(config: Any, folder: str, stock: str, keep: str, how: str | None = None) -> str:
     """In a process of its own: finish a run, and keep what a report needs."""
     os.nice(3)
-    ending, there = complete_run(config, folder, stock), pathlib.Path(keep)
+    with blocks_that_begin_alike(how) if how else nullcontext():
+        ending, there = complete_run(config, folder, stock), pathlib.Path(keep)
     there.mkdir(parents=True, exist_ok=True)
     for name in KEPT:
         source = pathlib.Path(folder, name)
@@ -304,7 +323,7 @@ def main() -> None:
     running, *showing = (commands.add_parser(name) for name in ("run", "table", "deeper"))
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--keep", type=pathlib.Path, required=True)
-    running.add_argument("--parts", nargs="+", default=[*PARTS, "E"])
+    running.add_argument("--parts", nargs="+", default=[*PARTS, "E", "F"])
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for one in showing:
         one.add_argument("folder", type=pathlib.Path)
