@@ -249,42 +249,57 @@ def _seeds_to_decide(variance: float) -> int:
 
 
 def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Every run: its test as a circle with an interval over levels, levels learned from as a ring."""
+    """Every run of parts A to D."""
     figure, panels = new_axes(2, width=5.6, height=2.9, rows=2)
     for (part, title), axes in zip(PARTS.items(), panels.flat, strict=True):
-        settings = by_setting([row for row in rows if row["part"] == part])
-        places = list(settings)[::-1]
-        for setting, row in [(setting, row) for setting, own in settings.items() for row in own]:
-            seed = int(row["run"].rpartition("-")[2])
-            y = places.index(setting) + 0.2 * (1 - seed)
-            colour = colour_of(_arm_of(setting))
-            spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
-            axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
-            axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)
-        axes.set_yticks(range(len(places)), [_titled(setting) for setting in places])
-        axes.set_ylim(-0.6, len(places) - 0.4)
+        show_runs(axes, by_setting([row for row in rows if row["part"] == part]), title)
         axes.set_xlim(0, 1.03)
-        axes.set_title(title, loc="left", fontsize=9.5)
-        axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
     save_figure(figure, path)
 
 
-def picture_of_rates(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Part E: success in the test against the rate of learning, every run, and a line through the means."""
-    figure, ((axes,),) = new_axes(1, width=5.6)
-    settings = by_setting([row for row in rows if row["part"] == "E"])
+def show_runs(axes: Any, settings: dict[str, list[dict[str, Any]]], title: str) -> None:
+    """A run's test as a circle with an interval over levels, levels learned from as a ring."""
+    places = list(settings)[::-1]
+    for setting, row in [(setting, row) for setting, own in settings.items() for row in own]:
+        seed = int(row["run"].rpartition("-")[2])
+        y = places.index(setting) + 0.2 * (1 - seed)
+        colour = colour_of(_arm_of(setting))
+        spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
+        axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
+        axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)
+    axes.set_yticks(range(len(places)), [_titled(setting) for setting in places])
+    axes.set_ylim(-0.6, len(places) - 0.4)
+    axes.set_title(title, loc="left", fontsize=9.5)
+    axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+
+
+def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
+    """Parts E and F: success in the test by the rate of learning, and by what is shared."""
+    figure, ((by_rate, by_sharing),) = new_axes(2, width=5.6, height=2.9)
+    settings = by_setting(rows)
     for arm in ("looped", "iso-flops"):
         own = {rate: settings.get(f"e-{arm}-{rate}", []) for rate in RATES}
         means = {rate: float(np.mean([row["success"] for row in runs])) for rate, runs in own.items() if runs}
-        axes.plot(list(means), list(means.values()), color=colour_of(arm), label=ARMS[arm])
+        by_rate.plot(list(means), list(means.values()), color=colour_of(arm), label=ARMS[arm])
         points = [(rate, row["success"]) for rate, runs in own.items() for row in runs]
-        axes.scatter(*zip(*points, strict=True), color=colour_of(arm), s=22)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
-    axes.set_xlabel("learning rate at the start, falling to zero")
-    axes.set_ylabel(f"test levels solved after {SHORT:,} steps")
-    axes.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axes.legend()
+        by_rate.scatter(*zip(*points, strict=True), color=colour_of(arm), s=22)
+    by_rate.set_xscale("log", base=2)
+    by_rate.set_xticks(RATES, [f"{rate:g}" for rate in RATES])
+    by_rate.set_ylim(0, 1)
+    by_rate.set_xlabel("learning rate at the start, falling to zero")
+    by_rate.set_title(f"E. Test levels solved after {SHORT:,} steps", loc="left", fontsize=9.5)
+    by_rate.yaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
+    by_rate.legend()
+    names = [
+        f"e-looped-{RATE}",
+        "f-fixed-8",
+        "f-iso-flops-together",
+        f"e-iso-flops-{RATE}",
+        "f-iso-flops-apart",
+    ]
+    shown = {name: settings[name] for name in names if name in settings}
+    show_runs(by_sharing, shown, "F. From one block to a stack, at the same rate")
+    by_sharing.set_xlim(0, 1.03)
     save_figure(figure, path)
 
 
@@ -301,6 +316,8 @@ def _titled(setting: str) -> str:
         "100": "100 levels",
         "1000": "1,000 levels",
         "random-caps": "random caps",
+        "apart": "begun alike",
+        "together": "kept alike",
     }
     detail = details.get(setting.partition(f"-{arm}-")[2])
     return ARMS[arm] + (f", {detail}" if detail else "")
@@ -340,7 +357,7 @@ def main() -> None:
             facts |= {"settings": over_runs(settings), "answers": answers(settings)}
             picture(rows, pathlib.Path(given.out).with_suffix(".png"))
             if any(row["part"] == "E" for row in rows):
-                picture_of_rates(rows, pathlib.Path(given.out).with_name("rates.png"))
+                picture_of_reasons(rows, pathlib.Path(given.out).with_name("reasons.png"))
         write_record(given.out, facts)
 
 
