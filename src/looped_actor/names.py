@@ -9,6 +9,7 @@ TaskName = Literal["boxoban", "rush-hour", "cube-double", "cube-triple", "puzzle
 Scale = Literal["micro", "small", "paper"]
 LearnerName = Literal["ppo", "imitation"]
 ArmName = Literal["looped", "iso-params", "iso-flops", "drc", "mlp", "fixed-4", "fixed-8", "fixed-16"]
+LearnedName = Literal["all", "critics"]
 StartName = Literal["fixed", "carried", "carried-bfloat16"]
 Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 

@@ -105,6 +105,25 @@ def test_an_actor_from_critics_that_are_given_learns_as_beside_them(x64, arm):
     assert relative(*(jax.tree.leaves(s.learner.parameters.critics)[0] for s in (together, alone))) > 1e-6
 
 
+def test_critics_that_learn_alone_do_as_beside_an_actor(x64):
+    unclipped = replace(CONFIG.gciql, max_gradient_norm=1e9)
+    nets, options = run_of(CONFIG).nets, {"dtype": jnp.float64}
+    both = run_of(replace(CONFIG, learn="critics")).nets
+    assert both.actor is None
+
+    def learned(nets):
+        own = gciql_trainer(unclipped, GoalSampling(), dataset(), nets, 1, all_devices(1), **options)
+        return own.iterate(own.begin(0))
+
+    (beside, metrics), (alone, alone_metrics) = learned(nets), learned(both)
+    assert_close(alone_metrics.value, metrics.value)
+    assert_close(alone_metrics.critics, metrics.critics)
+    assert alone_metrics.actor is None
+    assert_close(alone.target_critics, beside.target_critics)
+    assert_close(alone.learner.parameters.value, beside.learner.parameters.value)
+    assert_close(alone.learner.parameters.critics, beside.learner.parameters.critics)
+
+
 def walked(row, goal, last, steps):
     """The target of one example, step by step: of a value that is less by a tenth with every row."""
     cost, step = 0.0, 0

@@ -20,6 +20,7 @@ from looped_actor.offline import collection, from_ogbench, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect
 from looped_actor.offline.graded import ARM, GRADED, HAND, graded_task, motion, pressed, subtasks_left
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
+from looped_actor.policies.load import policy_at
 from looped_actor.runs.folder import begin_run, read_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, Schedule, fit
@@ -332,8 +333,15 @@ def test_actors_learn_from_the_critics_of_another_run(data, tmp_path, monkeypatc
     settings = [f"{name}={json.dumps(value)}" for name, value in WORLD_CHANGES.items()]
     given = ["--data", str(data["puzzle-3x3"]), "--devices", "1", "--set", *settings]
     first, second = tmp_path / "first", tmp_path / "second"
-    command(monkeypatch, "train", "puzzle-3x3", "--arm", "mlp", "--out", str(first), *given)
-    facts = json.loads((first / "evaluations" / "000000000020.json").read_text())["value"]
+    command(monkeypatch, "train", "puzzle-3x3", "--learn", "critics", "--out", str(first), *given)
+    assert f"finished; actors learn from it with --critics {first}" in capsys.readouterr().out
+    assert not (first / "policy").exists()
+    head = (first / "metrics.csv").read_text().splitlines()[0]
+    assert "critic_loss" in head
+    assert "loops" not in head
+    facts = json.loads((first / "evaluations" / "000000000020.json").read_text())
+    with pytest.raises(ValueError, match="this is of critics alone, and there is no policy in it"):
+        policy_at(first)
     assert -1 <= facts["steps_correlation"] <= 1
     assert 0 <= facts["prefers"] <= 1
     assert sum(group["pairs"] for group in facts["by_steps"].values()) == facts["pairs"]

@@ -147,9 +147,11 @@ def cost_tables(config: RunConfig, cost: Estimate) -> list[Table]:
         fields.add_row(path, str(field_value(config, path)))
     counted, hours = cost.counted, cost.seconds / 3600
     kind = "device" if cost.devices == 1 else "devices"
+    table.add_row("parameters", f"{counted.parameters:,}")
+    if cost.max_loops:  # critics alone decide nothing
+        flops = f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"
+        table.add_row(f"a decision, at {cost.max_loops} loops", flops)
     for name, value in (
-        ("parameters", f"{counted.parameters:,}"),
-        (f"a decision, at {cost.max_loops} loops", f"{counted.flops_per_decision / 1e6:,.1f} MFLOPs"),
         (cost.step, f"{counted.flops_per_step / 1e6:,.1f} MFLOPs"),
         ("the whole run, at most", f"{counted.flops_per_step * config.total_steps:.2e} FLOPs"),
         ("iterations and updates", f"{cost.iterations:,} and {cost.updates:,}"),

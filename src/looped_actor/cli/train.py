@@ -15,7 +15,7 @@ from looped_actor.cli.shared import (
     changes_of,
     progress_bar,
 )
-from looped_actor.names import ArmName, LearnerName, Scale, TaskName
+from looped_actor.names import ArmName, LearnedName, LearnerName, Scale, TaskName
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -47,6 +47,9 @@ class RunOptions(CodeOptions):
     Default: the preset's, or generated."""
     data: pathlib.Path | None = None
     """Robots: a dataset in OGBench's format, with its -val beside it. Default: the preset's, or collected."""
+    learn: LearnedName | None = None
+    """Robots: everything, or the critics alone, from which actors of any arm learn with --critics. Default:
+    all."""
     critics: pathlib.Path | None = None
     """Robots: a finished run whose value and critics the actor learns from. Default: its own."""
     config: pathlib.Path | None = None
@@ -63,9 +66,13 @@ class RunOptions(CodeOptions):
         for field in ("levels", "data", "critics"):
             if getattr(self, field) is not None and not hasattr(chosen, field):
                 raise ValueError(f"{chosen.task} does not learn from {field}: leave --{field} out")
+        if self.learn is not None and not hasattr(chosen, "learn"):
+            raise ValueError(f"{chosen.task} has no critics apart from its policy: leave --learn out")
+        if self.learn == "critics" and self.arm is not None:
+            raise ValueError("critics are the same for all arms: leave out --arm, or --learn critics")
         data, critics = (path and str(path) for path in (self.data, self.critics))
         given = {"arm": self.arm, "seed": self.seed, "total_steps": self.steps}
-        given |= {"data.train": data, "critics": critics}
+        given |= {"data.train": data, "critics": critics, "learn": self.learn}
         changes: dict[str, Any] = {field: value for field, value in given.items() if value is not None}
         chosen = replaced(chosen, changes | changes_of(self.change))
         return _with_banks(chosen, self.levels) if self.levels else chosen
@@ -94,7 +101,7 @@ class RunOptions(CodeOptions):
         """Where the run goes, if nothing else is said."""
         by = [] if self.learner is None else [self.learner]
         scale = getattr(chosen, "scale", "own")
-        name = "-".join([chosen.task, scale, *by, chosen.arm, f"seed{chosen.seed}"])
+        name = "-".join([chosen.task, scale, *by, chosen.trained, f"seed{chosen.seed}"])
         return pathlib.Path("runs", name)
 
 
@@ -141,6 +148,10 @@ def train(
     Example: looped-actor train boxoban --learner imitation --out runs/imitation
 
     Example: looped-actor train cube-double --arm mlp --data data/cube-double-play-v0.npz
+
+    Example: looped-actor train puzzle-3x3 --learn critics --out runs/critics
+
+    Example: looped-actor train puzzle-3x3 --arm looped --critics runs/critics
 
     Example: looped-actor train --code examples/own_world.py --out runs/walk
 
@@ -194,7 +205,7 @@ def _advice(folder: pathlib.Path) -> str:
 def _with_banks(config: Any, levels: tuple[pathlib.Path, ...]) -> "RunConfig":
     from dataclasses import replace
 
-    from looped_actor.configs.runs import LevelsConfig
+    from looped_actor.configs.material import LevelsConfig
     from looped_actor.levels import open_bank
 
     if len(levels) not in (2, 3):
@@ -211,6 +222,7 @@ def _train(
     import jax
 
     from looped_actor.runs.folder import train_run
+    from looped_actor.runs.policy import finished_policy
     from looped_actor.training import Ending
     from looped_actor.training.bar import training_bar
 
@@ -221,7 +233,9 @@ def _train(
     if not first:
         return
     if ending is Ending.FINISHED:
-        print(f"{folder}: finished; the policy is in {folder / 'policy'}")
+        policy = finished_policy(folder)
+        what = f"the policy is in {policy}" if policy else f"actors learn from it with --critics {folder}"
+        print(f"{folder}: finished; {what}")
     else:
         print(f"{folder}: saved; continue with: looped-actor resume {folder}")
 

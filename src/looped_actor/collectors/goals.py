@@ -165,7 +165,7 @@ class DatasetCollector:
         """A dataset has no state."""
 
     def collect(
-        self, definition: nnx.GraphDef, world: Rows | tuple[()], state: Any, given: None = None
+        self, definition: nnx.GraphDef | None, world: Rows | tuple[()], state: Any, given: None = None
     ) -> DrawnInside | Fetched:
         """The batches of an iteration."""
         if isinstance(world, Rows):

@@ -5,9 +5,8 @@ from dataclasses import replace
 from typing import Any
 
 from looped_actor.algorithms import GCIQLConfig, ImitationConfig, PPOConfig
+from looped_actor.configs.material import DataConfig, LevelsConfig
 from looped_actor.configs.runs import (
-    DataConfig,
-    LevelsConfig,
     OfflineConfig,
     OnlineConfig,
 )

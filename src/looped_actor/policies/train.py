@@ -49,6 +49,8 @@ def train(
       loggers: get all numbers, beside metrics.csv and TensorBoard.
     """
     folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
+    if not run_of(config, folder, own=own).makes_policy:
+        raise ValueError(f"{config.title}: no policy comes of that; train it with `looped-actor train`")
     if (folder / CONFIG_FILE).exists():
         there = read_run(folder)
         if run_of(config, folder, own=own).completed() != there:

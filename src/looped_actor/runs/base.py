@@ -67,6 +67,7 @@ class Estimate(NamedTuple):
     counted: Counted
     """At the cap."""
     max_loops: int
+    """0 where nothing is decided."""
     step: str
     """What a step of the run is."""
     experience: str
@@ -120,6 +121,8 @@ class Run(abc.ABC):
     """The code of a user's own world; None for the paper's."""
     parameters_in_state: ClassVar[str]
     """Where in the trainer's state the policy's parameters are."""
+    makes_policy: ClassVar[bool] = True
+    """Whether what it learns can act."""
 
     @property
     def puzzle(self) -> "PuzzleRun":
@@ -252,6 +255,10 @@ class Run(abc.ABC):
     def seconds_per_step(self, examples: int) -> float:
         """Seconds per step on one device, from timing a few examples; without a solver's time."""
 
+    def update_bytes(self, examples: int) -> int:
+        """Memory that a gradient of some examples takes on one device, as the compiler plans it."""
+        return update_memory(self.net, self.observations(examples)).activations
+
     @abc.abstractmethod
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""
@@ -264,8 +271,8 @@ class Run(abc.ABC):
         iterations, seconds = self.config.iterations, self.seconds_per_step(min(per_device, MOST_EXAMPLES))
         return Estimate(
             counted=counted,
-            max_loops=self.net.max_loops,
-            update_bytes=update_memory(self.net, self.observations(per_device)).activations,
+            max_loops=self.net.max_loops if self.makes_policy else 0,
+            update_bytes=self.update_bytes(per_device),
             state_bytes=3 * 4 * counted.parameters,
             iterations=iterations,
             updates=iterations * updates_per_iteration,

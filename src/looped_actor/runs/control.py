@@ -235,8 +235,12 @@ class ControlRun(Run):
         facts = world_summary(played, self.net.max_loops) | {"held_out_action_error": float(error)}
         if self.config.critics:
             return facts
+        return facts | {"value": self.value_facts(state)}
+
+    def value_facts(self, state: OfflineState) -> dict[str, Any]:
+        """How good value and critics are, on the held-out data."""
         learned = self.judging(on_one_device(Judges(*state.learner.parameters[:2])))
-        return facts | {"value": value_facts(*learned, self.data("held_out"), self.config.task)}
+        return value_facts(*learned, self.data("held_out"), self.config.task)
 
     @cached_property
     def _held_out(self) -> tuple[GoalObservation, Array]:
@@ -310,6 +314,12 @@ class ControlRun(Run):
 
     def seconds_per_step(self, examples: int) -> float:
         """Seconds per step on one device, from timing a few examples."""
+        trainer = self._small_trainer(examples)
+        state = trainer.begin(self.config.seed)
+        return self.config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
+
+    def _small_trainer(self, examples: int) -> Trainer:
+        """One update of a few made-up examples."""
         rows, shape, config = 1000, self.config.shape, self.config
         chance = np.random.default_rng(0)
         data = Dataset(
@@ -318,9 +328,7 @@ class ControlRun(Run):
             EpisodeIndex(np.arange(rows - 1, dtype=np.int32), np.full(rows, rows - 2, np.int32)),
         )
         few = replace(config.gciql, batch=examples, updates_per_iteration=1)
-        trainer = gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1), given=self.given)
-        state = trainer.begin(config.seed)
-        return config.gciql.batch / examples * fastest(lambda: trainer.iterate(state))
+        return gciql_trainer(few, config.goals, data, self.nets, 1, all_devices(1), given=self.given)
 
     def cost(self, devices: int) -> Estimate:
         """What the whole run costs."""

@@ -128,7 +128,8 @@ def _finish(run: Run, state: Any, folder: pathlib.Path) -> None:
     if facts is not None:
         write_whole(folder / TEST_FILE, json.dumps(facts, indent=1).encode())
     run.keep(state)
-    save_policy(run.config, state.weights, folder / POLICY_FOLDER)
+    if run.makes_policy:
+        save_policy(run.config, state.weights, folder / POLICY_FOLDER)
 
 
 @contextmanager

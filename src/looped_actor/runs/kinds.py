@@ -1,18 +1,26 @@
 """The one place that knows which kinds of runs there are."""
 
 import pathlib
+from collections.abc import Callable
+from typing import Any
 
 from jax.sharding import Mesh
 
 from looped_actor.configs.runs import OfflineConfig, OnlineConfig, OwnConfig, RunConfig
 from looped_actor.runs.base import Own, Run
 from looped_actor.runs.control import ControlRun
+from looped_actor.runs.critics import CriticsRun
 from looped_actor.runs.own import OwnRun
 from looped_actor.runs.puzzle import PuzzleRun
 
-KINDS: dict[type[RunConfig], type[Run]] = {
+
+def _offline(config: OfflineConfig, *given: Any) -> Run:
+    return (CriticsRun if config.learn == "critics" else ControlRun)(config, *given)
+
+
+KINDS: dict[type[RunConfig], Callable[..., Run]] = {
     OnlineConfig: PuzzleRun,
-    OfflineConfig: ControlRun,
+    OfflineConfig: _offline,
     OwnConfig: OwnRun,
 }
 

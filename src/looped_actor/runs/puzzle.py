@@ -13,9 +13,10 @@ import numpy as np
 from jaxtyping import Array
 
 from looped_actor.algorithms import Weights
+from looped_actor.configs.material import LevelsConfig
 from looped_actor.configs.provenance import SPLITS, VALID, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.configs.runs import LevelsConfig, OnlineConfig
+from looped_actor.configs.runs import OnlineConfig
 from looped_actor.envs import Boxoban, RushHour, WindowedBoxoban
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts

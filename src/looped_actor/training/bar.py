@@ -28,7 +28,7 @@ def training_bar(
         TimeRemainingColumn(),
         TextColumn("{task.fields[numbers]}"),
     )
-    played = "success" if best_by == "success" else "episode_return"
+    played = {"success": "success", "returns": "episode_return"}.get(best_by, "")
     with Bar(*columns, disable=not shown, speed_estimate_period=600) as bar:
         task = bar.add_task(name, total=None, numbers="compiling")
         begun = False
@@ -36,8 +36,9 @@ def training_bar(
         def show(report: Report) -> None:
             nonlocal begun
             now = report.numbers
-            loops = f"{now['loops']:.1f} loops, {now['utilisation']:.0%} of those computed"
-            numbers = [f"{now['steps_per_second']:,.0f} steps/s", loops]
+            numbers = [f"{now['steps_per_second']:,.0f} steps/s"]
+            if "loops" in now:  # not of critics alone
+                numbers.append(f"{now['loops']:.1f} loops, {now['utilisation']:.0%} of those computed")
             if math.isfinite(now.get(played, math.nan)):  # no episode may have ended
                 numbers.append(_score(played, now[played]))
             if report.evaluated is not None:
@@ -51,4 +52,5 @@ def training_bar(
 
 
 def _score(name: str, value: float) -> str:
-    return f"success {value:.0%}" if name == "success" else f"return {value:.3g}"
+    shares = {"success": "success", "prefers": "Q prefers what was done in"}
+    return f"{shares[name]} {value:.0%}" if name in shares else f"return {value:.3g}"

@@ -172,7 +172,7 @@ class _Records:
             return
         text = json.dumps(facts, indent=1)
         write_whole(self._folder / "evaluations" / f"{steps:012d}.json", text.encode())
-        shown = ("success", "loops", "returns")
+        shown = ("success", "loops", "returns", "prefers")
         numbers = {name: facts[name] for name in shown if name in facts}
         if "train" in facts:
             numbers["train_success"] = facts["train"]["success"]

@@ -47,7 +47,10 @@ from looped_actor.training.trainer import Trainer
 
 
 class Nets(NamedTuple):
-    """Parameters of all that is trained, or one thing for each of the three."""
+    """Parameters of all that is trained, or one thing for each of the three.
+
+    Where critics are learned alone there is no actor: None.
+    """
 
     value: Any
     critics: Any
@@ -88,9 +91,10 @@ class OfflineMetrics(NamedTuple):
     value: ValueTerms | None
     """None where value and critics were given."""
     critics: CriticTerms | None
-    actor: ActorTerms
+    actor: ActorTerms | None
+    """None where there is none."""
     gradient_norm: Float[Array, ""]
-    utilisation: Float[Array, ""]
+    utilisation: Float[Array, ""] | None
     """Share of the loops that the hardware computed that were asked for."""
     skipped_updates: Int[Array, ""]
     """Updates left out since the start, because loss or gradient was not finite."""
@@ -103,7 +107,7 @@ class GCIQLNets:
 
     Args:
       config: how to learn.
-      build: makes each of them from random streams.
+      build: makes each of them from random streams. Without one for the actor, critics learn alone.
       features: scalars of a state.
       iterations: of the whole run, for the schedule of the learning rate.
       dtype: of parameters and data.
@@ -128,7 +132,9 @@ class GCIQLNets:
     def begin(self, mesh: Mesh, root: UInt32[Array, "2"], first: None) -> OfflineState:
         """The state of a new run."""
 
-        def made(number: int, build: Callable[[nnx.Rngs], Any]) -> Any:
+        def made(number: int, build: Callable[[nnx.Rngs], Any] | None) -> Any:
+            if build is None:
+                return None, None
             key = jax.random.wrap_key_data(addressed_key(root, Stream.NET, number))
             parts = nnx.split(build(nnx.Rngs(key)), nnx.Param, ...)
             return jax.tree.map(lambda a: a.astype(self.dtype), parts[1:])
@@ -156,17 +162,17 @@ class GCIQLNets:
     @functools.cached_property
     def definitions(self) -> Nets:
         """The nets without their weights."""
-        return Nets(*(nnx.split(nnx.eval_shape(lambda b=b: b(nnx.Rngs(0))))[0] for b in self.build))
+        return Nets(*(b and nnx.split(nnx.eval_shape(lambda b=b: b(nnx.Rngs(0))))[0] for b in self.build))
 
     @property
-    def definition(self) -> nnx.GraphDef:
+    def definition(self) -> nnx.GraphDef | None:
         """The actor without its weights."""
         return self.definitions.actor
 
 
 @dataclass(frozen=True)
 class GCIQL:
-    """Learns by GCIQL: value, critics and actor together, or the actor alone."""
+    """Learns by GCIQL: value, critics and actor together, or critics alone, or the actor from them."""
 
     net: GCIQLNets
     host: None = field(default=None, init=False)
@@ -212,6 +218,7 @@ class GCIQL:
             return MeanGradient(value, terms, gradient)
 
         def still(of: PyTree) -> MeanGradient:
+            """What does not learn, or is not there."""
             return MeanGradient(jnp.zeros((), self.net.dtype), None, jax.tree.map(jnp.zeros_like, of))
 
         if self.net.given is None:
@@ -224,8 +231,11 @@ class GCIQL:
             )
         else:
             value, critics = still(parameters.value), still(parameters.critics)
-        weights = state.weights._replace(parameters=parameters.actor)
-        actor = self._actor_gradient(weights, critics_net(parameters.critics), batch)
+        if self.net.build.actor is None:
+            actor = still(parameters.actor)
+        else:
+            weights = state.weights._replace(parameters=parameters.actor)
+            actor = self._actor_gradient(weights, critics_net(parameters.critics), batch)
         parts = Nets(value, critics, actor)
         return MeanGradient(
             value.loss + critics.loss + actor.loss,
@@ -239,7 +249,7 @@ class GCIQL:
         The scale belongs to the whole batch, and a looped actor learns from few examples at a time. The
         depths pack them as well as can be: data has none from acting, as PPO's has.
         """
-        definition = self.net.definition
+        definition = self.net.definitions.actor
         observation = GoalObservation(batch.state, batch.actor_goal)
         execution, scale, streamed = FrozenScan(), None, None
         loop = as_open_loop(definition, weights)
@@ -271,7 +281,7 @@ def _metrics(learner: LearnerState, updates: Update) -> OfflineMetrics:
         taken(updates.loss),
         *terms,
         gradient_norm=taken(updates.gradient_norm),
-        utilisation=terms.actor.loops / terms.actor.executed_loops,
+        utilisation=terms.actor and terms.actor.loops / terms.actor.executed_loops,
         skipped_updates=learner.skipped,
         skipped_in_a_row=learner.skipped_in_a_row,
     )
