@@ -88,8 +88,13 @@ def towards_a_right_one(moves: np.ndarray, given: Examples) -> np.ndarray:
 
 
 def what_is_known(
-    value: Callable, critics: Callable, act: Callable, data: Any, usual: np.ndarray, places: np.ndarray
-) -> dict[str, Any]:
+    value: Callable,
+    critics: Callable,
+    data: Any,
+    usual: np.ndarray,
+    places: np.ndarray,
+    act: Callable | None = None,
+) -> dict[int, dict[str, float]]:
     """By presses: what V, Q and the actor know, as shares of the examples. Turn and gripper are the usual."""
     angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
     moves = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
@@ -109,13 +114,13 @@ def what_is_known(
         by_presses[presses] = {
             "v_prefers_a_right_press": float((after(given.right) > after(~given.right)).mean()),
             "q_goes_to_a_right_button": float(towards_a_right_one(moves[liked], given).mean()),
-            "actor_goes_to_a_right_button": float(
-                towards_a_right_one(act(given.states, given.goals)[:, :2], given).mean()
-            ),
             "any_direction": float(
                 towards_a_right_one(np.broadcast_to(moves, (EXAMPLES, *moves.shape)), given).mean()
             ),
         }
+        if act is not None:
+            goes = towards_a_right_one(act(given.states, given.goals)[:, :2], given)
+            by_presses[presses]["actor_goes_to_a_right_button"] = float(goes.mean())
     return by_presses
 
 
@@ -227,7 +232,7 @@ def main() -> None:
     with np.load(given.data) as file:
         data, actions = file["observations"], file["actions"]
     places, low = places_of_buttons(data), float(hands(data)[:, 2].min())
-    known = what_is_known(*judges, act, data, np.median(actions, axis=0), places)
+    known = what_is_known(*judges, data, np.median(actions, axis=0), places, act)
     played = {task: play(act, task, given.episodes, given.deviation, places, low) for task in given.tasks}
     hardest = given.tasks[-1]
     picture(known, played[hardest][0], steps_of(data, actions[1:], places), hardest, given.out)

@@ -156,7 +156,12 @@ class ControlRun(Run):
             )
         if expected and _checksum(path) != expected:
             raise ValueError(f"{path}: these are not the critics that the run began with")
-        return fitted(self._judges.shapes, read_weights(path, CRITICS_FORMAT), path)
+        return fitted(self.judges_like, read_weights(path, CRITICS_FORMAT), path)
+
+    @property
+    def judges_like(self) -> Judges:
+        """The weights of value and critics as shapes."""
+        return self._judges.shapes
 
     def judging(self, weights: Judges) -> Judges:
         """Value and critics of some weights, as functions of what they judge."""
