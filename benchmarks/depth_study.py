@@ -45,8 +45,8 @@ PARTS = {
     "C": "C. The same, few levels",
     "D": "D. Rush Hour, imitation, easy to hard",
 }
-RATES, RATE, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 122_880
-"""Of parts E and F: rates at which to learn, that of B, and for how many steps."""
+RATES, RATE, BETTER, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 0.003, 122_880
+"""Of parts E to G: rates at which to learn, that of B, a better one, and for how many steps in E and F."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -73,7 +73,7 @@ def depth_and_weights(arm: str, weights: str, seed: int) -> Planned:
 
 def to_the_end(arm: str, seed: int, levels: int | None = None) -> Planned:
     """Part B; with few levels to learn from, part C."""
-    changes = {"ppo.measure_gradients": True, "seed": seed}
+    changes = {"ppo.measure_gradients": True, "ppo.learning_rate": RATE, "seed": seed}
     changes |= {} if levels is None else {"levels.train_count": levels}
     config = replaced(preset("rush-hour", "micro", arm), changes)
     part = "B" if levels is None else "C"
@@ -95,10 +95,11 @@ def easy_to_hard(arm: str, min_cap: int | None, seed: int) -> Planned:
     return Planned(name, "D", seed, replaced(config, changes))
 
 
-def at_a_rate(arm: str, rate: float, seed: int) -> Planned:
-    """Part E."""
-    config = replaced(to_the_end(arm, seed).config, {"ppo.learning_rate": rate, "total_steps": SHORT})
-    return Planned(f"e-{arm}-{rate}-{seed}", "E", seed, config)
+def at_a_rate(arm: str, rate: float, seed: int, part: str = "E") -> Planned:
+    """Part E, which is short; or part G, which goes to the end."""
+    changes = {"ppo.learning_rate": rate} | ({"total_steps": SHORT} if part == "E" else {})
+    config = replaced(to_the_end(arm, seed).config, changes)
+    return Planned(f"{part.lower()}-{arm}-{rate}-{seed}", part, seed, config)
 
 
 def between(how: str, seed: int) -> Planned:
@@ -128,6 +129,9 @@ def planned() -> list[Planned]:
     runs += [at_a_rate(*run) for run in itertools.product((looped, untied), RATES, (0, 1))]
     runs += [between(how, seed) for how, seed in itertools.product(LEARNERS, (0, 1))]
     runs += [without_halting(seed) for seed in (0, 1)]
+    runs += [
+        at_a_rate(arm, BETTER, seed, "G") for arm, seed in itertools.product((looped, untied), (0, 1, 2))
+    ]
     return sorted(runs, key=lambda run: (run.seed, run.part))
 
 
@@ -342,7 +346,7 @@ def main() -> None:
     running, *showing = (commands.add_parser(name) for name in ("run", "table", "deeper"))
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--keep", type=pathlib.Path, required=True)
-    running.add_argument("--parts", nargs="+", default=[*PARTS, "E", "F"])
+    running.add_argument("--parts", nargs="+", default=[*PARTS, "E", "F", "G"])
     running.add_argument("--seeds", nargs="+", type=int, default=[0, 1, 2])
     for one in showing:
         one.add_argument("folder", type=pathlib.Path)
