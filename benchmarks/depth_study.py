@@ -47,6 +47,8 @@ PARTS = {
 }
 RATES, RATE, BETTER, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 0.003, 122_880
 """Of parts E to G: rates at which to learn, that of B, a better one, and for how many steps in E and F."""
+PREDICTED = (("iso-flops", 0.00053), ("looped", 0.0085))
+"""Rates of E added to test a prediction: 0.0015 over and 0.003 times the root of eight loops."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -127,6 +129,7 @@ def planned() -> list[Planned]:
     hard = itertools.product(((looped, None), (looped, 2), (untied, None)), (0, 1, 2))
     runs += [easy_to_hard(*arm, seed) for arm, seed in hard]
     runs += [at_a_rate(*run) for run in itertools.product((looped, untied), RATES, (0, 1))]
+    runs += [at_a_rate(*run, seed) for run, seed in itertools.product(PREDICTED, (0, 1))]
     runs += [between(how, seed) for how, seed in itertools.product(LEARNERS, (0, 1))]
     runs += [without_halting(seed) for seed in (0, 1)]
     runs += [
@@ -283,7 +286,8 @@ def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     figure, ((by_rate, by_sharing),) = new_axes(2, width=5.6, height=2.9)
     settings = by_setting(rows)
     for arm in ("looped", "iso-flops"):
-        own = {rate: settings.get(f"e-{arm}-{rate}", []) for rate in RATES}
+        rates = sorted({*RATES, *(rate for name, rate in PREDICTED if name == arm)})
+        own = {rate: settings.get(f"e-{arm}-{rate}", []) for rate in rates}
         means = {rate: float(np.mean([row["success"] for row in runs])) for rate, runs in own.items() if runs}
         by_rate.plot(list(means), list(means.values()), color=colour_of(arm), label=ARMS[arm])
         points = [(rate, row["success"]) for rate, runs in own.items() for row in runs]
