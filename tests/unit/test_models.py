@@ -21,10 +21,15 @@ from looped_actor.models import (
     DRCConfig,
     FPRMCore,
     GaussianMeanAndStd,
+    GoalObservation,
+    GoalValue,
     LoopedTrunk,
+    MLPActor,
+    PairedTokenizer,
     PlanesTokenizer,
     ReadoutLogits,
     Stack,
+    TwinGoalCritics,
     ValueHead,
     drc,
 )
@@ -290,6 +295,25 @@ def test_an_update_needs_the_memory_of_a_few_chunks_not_of_the_batch():
     assert whole.activations > 16 * latents
 
 
+def test_differences_are_a_third_of_what_is_seen():
+    """Nets that see |state - goal| are those without, given it by hand."""
+    state, goal = jax.random.normal(jax.random.key(0), (2, 4, 6))
+    rows = jnp.stack([state, goal, jnp.abs(state - goal)], axis=1)
+    value = GoalValue(6, (8,), differences=True, rngs=nnx.Rngs(0))
+    np.testing.assert_array_equal(value(state, goal), value.net(rows.reshape(4, 18)))
+    critics, action = TwinGoalCritics(6, 2, (8,), differences=True, rngs=nnx.Rngs(0)), jnp.ones((4, 2))
+    plain = TwinGoalCritics(9, 2, (8,), rngs=nnx.Rngs(0))  # which sees as many numbers
+    nnx.update(plain, nnx.state(critics))
+    halves = rows.reshape(4, 2, 9)
+    np.testing.assert_array_equal(critics(state, goal, action), plain(*jnp.moveaxis(halves, 1, 0), action))
+    actor = MLPActor(6, 2, (8,), differences=True, rngs=nnx.Rngs(0))
+    latent = actor.features(rows.reshape(4, 18))
+    np.testing.assert_array_equal(actor(GoalObservation(state, goal)).loop.latent, latent)
+    tokenizer = PairedTokenizer(6, 8, differences=True, rngs=nnx.Rngs(0))
+    own = tokenizer.encoder(jnp.moveaxis(rows, 1, 2)) + tokenizer.position[...]
+    np.testing.assert_array_equal(tokenizer(GoalObservation(state, goal)).embedding[:, 1:], own)
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
@@ -307,6 +331,10 @@ def test_an_update_needs_the_memory_of_a_few_chunks_not_of_the_batch():
         (
             lambda: DRC(DRCConfig(), 4, (5, 5), 4, rngs=nnx.Rngs(0))(board(1, 6, 6)),
             "fits one board size",
+        ),
+        (
+            lambda: GoalValue(6, (8,), rngs=nnx.Rngs(0))(jnp.zeros((1, 5)), jnp.zeros((1, 5))),
+            "the state has 5 scalars; this net was made for 6",
         ),
         (lambda: ARMS["drc"].build(TASKS["scene"], SMALL, nnx.Rngs(0)), "DRC needs a board"),
     ],

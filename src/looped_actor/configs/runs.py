@@ -280,6 +280,9 @@ class OfflineConfig(PaperConfig):
     paired: bool | None = None
     """One token for each pair of a state's scalar and its goal's, instead of one for each. None: as in the
     paper, in puzzle-3x3 only."""
+    differences: bool = False
+    """Value, critics, the MLP actor and paired tokens also see how far each of a state's scalars is from its
+    goal's."""
     episodes: int = 50
     """Episodes per task in an evaluation."""
     time_limit: int | None = None
@@ -319,7 +322,8 @@ class OfflineConfig(PaperConfig):
     def shape(self) -> ControlTask:
         """States, goals and actions of the world."""
         task = CONTROL_TASKS[self.task]
-        return task if self.paired is None else replace(task, paired=self.paired)
+        paired = task.paired if self.paired is None else self.paired
+        return replace(task, paired=paired, differences=self.differences)
 
     @property
     def chosen_arm(self) -> Arm:

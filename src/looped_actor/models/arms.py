@@ -97,7 +97,7 @@ class Perceptron:
         """Make the net. The core's shape is not used."""
         if task.grid is not None:
             raise ValueError("the arm mlp reads vectors; this task observes a board")
-        return MLPActor(task.size, task.actions, self.hidden, rngs=rngs)
+        return MLPActor(task.size, task.actions, self.hidden, task.differences, rngs=rngs)
 
 
 Arm = Looped | Stacked | RepeatedConvLSTM | Perceptron

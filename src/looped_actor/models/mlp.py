@@ -4,6 +4,7 @@ Their shape is that of OGBench's reference: dense layers with GELU, layer norm a
 """
 
 import itertools
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -18,7 +19,7 @@ from looped_actor.loop import (
     UnitGaussian,
 )
 from looped_actor.models.actor import ActorOutput
-from looped_actor.models.tokenizers import GoalObservation
+from looped_actor.models.tokenizers import GoalObservation, state_and_goal
 
 # Uniform, with a variance of 1 / mean(fan in, fan out).
 _dense_init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform")
@@ -63,15 +64,35 @@ class _Scalar(nnx.Module):
         return self.features.flops + 2 * self.out.in_features
 
 
+@dataclass(frozen=True)
+class _Input:
+    """State and goal as one vector; with `differences`, how far each scalar is from its goal, too."""
+
+    state: int
+    """Scalars of a state."""
+    differences: bool
+
+    @property
+    def size(self) -> int:
+        """Scalars of the vector."""
+        return (2 + self.differences) * self.state
+
+    def of(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, "b m"]:
+        """The vector of each example."""
+        rows = state_and_goal(GoalObservation(state, goal), self.state, self.differences)
+        return rows.reshape(len(rows), self.size)
+
+
 class GoalValue(nnx.Module):
     """How near a state is to a goal."""
 
-    def __init__(self, size: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
-        self.net = _Scalar(2 * size, hidden, rngs=rngs)
+    def __init__(self, size: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs):
+        self.input = _Input(size, differences)
+        self.net = _Scalar(self.input.size, hidden, rngs=rngs)
 
     def __call__(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, " b"]:
         """The value of each state."""
-        return self.net(jnp.concatenate([state, goal], axis=-1))
+        return self.net(self.input.of(state, goal))
 
     @property
     def flops(self) -> int:
@@ -82,11 +103,15 @@ class GoalValue(nnx.Module):
 class TwinGoalCritics(nnx.Module):
     """Two judges of actions, of one shape and with parameters of their own."""
 
-    def __init__(self, size: int, actions: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
+    def __init__(
+        self, size: int, actions: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs
+    ):
+        self.input = _Input(size, differences)
+
         @nnx.split_rngs(splits=2)
         @nnx.vmap
         def make(rngs: nnx.Rngs) -> _Scalar:
-            return _Scalar(2 * size + actions, hidden, rngs=rngs)
+            return _Scalar(self.input.size + actions, hidden, rngs=rngs)
 
         self.twins = make(rngs)
 
@@ -95,7 +120,7 @@ class TwinGoalCritics(nnx.Module):
     ) -> Float[Array, "2 b"]:
         """What each of the two thinks of an action."""
         definition, parameters = nnx.split(self.twins)
-        x = jnp.concatenate([state, goal, action], axis=-1)
+        x = jnp.concatenate([self.input.of(state, goal), action], axis=-1)
         return jax.vmap(lambda own: nnx.merge(definition, own)(x))(parameters)
 
     @property
@@ -112,18 +137,17 @@ class MLPActor(nnx.Module):
 
     halting, max_loops = None, 1
 
-    def __init__(self, size: int, actions: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
-        self.size = size
-        self.features = MLP(2 * size, hidden, layer_norm=False, rngs=rngs)
+    def __init__(
+        self, size: int, actions: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs
+    ):
+        self.input = _Input(size, differences)
+        self.features = MLP(self.input.size, hidden, layer_norm=False, rngs=rngs)
         small = nnx.initializers.variance_scaling(1e-2, "fan_avg", "uniform")
         self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, rngs=rngs)
 
     def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> ActorOutput:
         """Decide for a batch of observations. The whole net counts as one loop."""
-        x = jnp.concatenate(observation, axis=-1)
-        if x.shape[-1] != 2 * self.size:
-            raise ValueError(f"state and goal have {x.shape[-1]} scalars; this net takes {2 * self.size}")
-        latent = self.features(x)
+        latent = self.features(self.input.of(*observation))
         loop = LoopResult.of_fixed_depth(latent, 1, latent[None] if record else None)
         return ActorOutput(UnitGaussian(self.mean(latent)), loop)
 

@@ -71,6 +71,8 @@ class ControlTask:
     actions: int = 5
     paired: bool = False
     """One token for each (state_i, goal_i) instead of one for each scalar."""
+    differences: bool = False
+    """Nets that see state_i and goal_i together see |state_i - goal_i| too."""
     reported_mean_loops: float | None = None
     grid: None = field(default=None, init=False)
     unfit_arms: tuple[str, ...] = field(default=("drc",), init=False)
@@ -88,8 +90,10 @@ class ControlTask:
 
     def tokenizer(self, core: CoreConfig, rngs: nnx.Rngs) -> Tokenizer:
         """A token per scalar, or per pair."""
-        kind = PairedTokenizer if self.paired else GoalTokenizer
-        return kind(self.size, core.width, core.initial, rngs=rngs)
+        given = self.size, core.width, core.initial
+        if self.paired:
+            return PairedTokenizer(*given, self.differences, rngs=rngs)
+        return GoalTokenizer(*given, rngs=rngs)
 
     def policy_head(self, core: CoreConfig, rngs: nnx.Rngs) -> PolicyHead:
         """The mean of a unit-variance Gaussian."""

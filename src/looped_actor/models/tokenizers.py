@@ -154,28 +154,43 @@ class GoalTokenizer(_LinearTokenizer):
 
     def __call__(self, observation: GoalObservation) -> Tokens:
         """`[b, n]` state and goal to `1 + 2n` tokens."""
-        values = _state_and_goal(observation, self.size)
+        values = state_and_goal(observation, self.size)
         tokens = self.encoder(values[..., None]) + self.position[...] + self.role[...][:, None]
         flat = tokens.reshape(tokens.shape[0], 2 * self.size, self.width)
         return Tokens(self.with_readout(flat), None)
 
 
 class PairedTokenizer(_LinearTokenizer):
-    """State and goal vectors: one token per dimension, from the pair (state_i, goal_i)."""
+    """State and goal vectors: one token per dimension, from the pair (state_i, goal_i).
 
-    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
-        super().__init__(2, width, initial, initial.robot(1.0), rngs=rngs)
-        self.size = size
+    With `differences`, from these and |state_i - goal_i|.
+    """
+
+    def __init__(
+        self,
+        size: int,
+        width: int,
+        initial: InitialWeights = OURS,
+        differences: bool = False,
+        *,
+        rngs: nnx.Rngs,
+    ):
+        super().__init__(2 + differences, width, initial, initial.robot(1.0), rngs=rngs)
+        self.size, self.differences = size, differences
         self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
 
     def __call__(self, observation: GoalObservation) -> Tokens:
         """`[b, n]` state and goal to `1 + n` tokens."""
-        pairs = jnp.moveaxis(_state_and_goal(observation, self.size), 1, 2)
+        pairs = jnp.moveaxis(state_and_goal(observation, self.size, self.differences), 1, 2)
         return Tokens(self.with_readout(self.encoder(pairs) + self.position[...]), None)
 
 
-def _state_and_goal(observation: GoalObservation, size: int) -> Float[Array, "b 2 n"]:
+def state_and_goal(
+    observation: GoalObservation, size: int, differences: bool = False
+) -> Float[Array, "b k n"]:
+    """State and goal as rows, if they are of that size; with `differences`, how far apart they are, too."""
     for name, value in observation._asdict().items():
         if value.shape[-1] != size:
-            raise ValueError(f"the {name} has {value.shape[-1]} scalars; this tokenizer was made for {size}")
-    return jnp.stack(observation, axis=1)
+            raise ValueError(f"the {name} has {value.shape[-1]} scalars; this net was made for {size}")
+    apart = [jnp.abs(observation.state - observation.goal)] if differences else []
+    return jnp.stack([*observation, *apart], axis=1)

@@ -132,8 +132,10 @@ class ControlRun(Run):
         """How to build the three nets."""
         shape, hidden = self.config.shape, self.config.gciql.hidden
         return Nets(
-            value=lambda rngs: GoalValue(shape.size, hidden, rngs=rngs),
-            critics=lambda rngs: TwinGoalCritics(shape.size, shape.actions, hidden, rngs=rngs),
+            value=lambda rngs: GoalValue(shape.size, hidden, shape.differences, rngs=rngs),
+            critics=lambda rngs: TwinGoalCritics(
+                shape.size, shape.actions, hidden, shape.differences, rngs=rngs
+            ),
             actor=self.build,
         )
 
