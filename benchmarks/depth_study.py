@@ -49,6 +49,8 @@ RATES, RATE, BETTER, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 0.003, 122
 """Of parts E to G: rates at which to learn, that of B, a better one, and for how many steps in E and F."""
 HARD_SEEDS = 7
 """Of part D: what random caps were said to need (plan.md)."""
+ENDS = [(*run, arm) for run in (("b", "all", RATE), ("g", BETTER, BETTER)) for arm in ("looped", "iso-flops")]
+"""Of the runs to the end: part, end of the name, rate and arm."""
 PREDICTED = (("iso-flops", 0.00053), ("looped", 0.0085))
 """Rates of E added to test a prediction: 0.0015 over and 0.003 times the root of eight loops."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
@@ -262,30 +264,30 @@ def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     """Every run of parts A to D."""
     figure, panels = new_axes(2, width=5.6, height=2.9, rows=2)
     for (part, title), axes in zip(PARTS.items(), panels.flat, strict=True):
-        show_runs(axes, by_setting([row for row in rows if row["part"] == part]), title)
+        show_runs(axes, _titled(by_setting([row for row in rows if row["part"] == part])), title)
         axes.set_xlim(0, 1.03)
     save_figure(figure, path)
 
 
-def show_runs(axes: Any, settings: dict[str, list[dict[str, Any]]], title: str) -> None:
+def show_runs(axes: Any, settings: dict[str, list[dict[str, Any]]], heading: str) -> None:
     """A run's test as a circle with an interval over levels, levels learned from as a ring."""
     places = list(settings)[::-1]
-    for setting, own in settings.items():
-        colour = colour_of(_arm_of(setting))
+    for title, own in settings.items():
+        colour = colour_of(_arm_of(own[0]["run"]))
         for number, row in enumerate(own):
-            y = places.index(setting) + 0.2 - 0.4 * (number + 0.5) / len(own)
+            y = places.index(title) + 0.2 - 0.4 * (number + 0.5) / len(own)
             spread = [[row["success"] - row["low"]], [row["high"] - row["success"]]]
             axes.errorbar(row["success"], y, xerr=spread, marker="o", color=colour, markersize=5, capsize=2)
             axes.plot(row["train_success"], y, marker="o", color=colour, fillstyle="none", markersize=5)
-    axes.set_yticks(range(len(places)), [_titled(setting) for setting in places])
+    axes.set_yticks(range(len(places)), places)
     axes.set_ylim(-0.6, len(places) - 0.4)
-    axes.set_title(title, loc="left", fontsize=9.5)
+    axes.set_title(heading, loc="left", fontsize=9.5)
     axes.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
 
 
 def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
-    """Parts E and F: success in the test by the rate of learning, and by what is shared."""
-    figure, ((by_rate, by_sharing),) = new_axes(2, width=5.6, height=2.9)
+    """Parts E to G: success in the test by the rate of learning, by what is shared, and at the end."""
+    figure, ((by_rate, by_sharing, at_the_end),) = new_axes(3, width=4.6, height=2.9)
     settings = by_setting(rows)
     for arm in ("looped", "iso-flops"):
         rates = sorted({*RATES, *(rate for name, rate in PREDICTED if name == arm)})
@@ -309,8 +311,12 @@ def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
         "f-iso-flops-apart",
     ]
     shown = {name: settings[name] for name in names if name in settings}
-    show_runs(by_sharing, shown, "F. From one block to a stack, at the same rate")
+    show_runs(by_sharing, _titled(shown), "F. From one block to a stack, at the same rate")
     by_sharing.set_xlim(0, 1.03)
+    ends = {f"{part}-{arm}-{last}": f"{ARMS[arm]}, at {rate:g}" for part, last, rate, arm in ENDS}
+    both = {title: settings[name] for name, title in ends.items() if name in settings}
+    show_runs(at_the_end, both, "B and G. To the end, at two rates")
+    at_the_end.set_xlim(0.85, 1.005)
     save_figure(figure, path)
 
 
@@ -318,9 +324,8 @@ def _arm_of(setting: str) -> str:
     return next(arm for arm in ARMS if f"-{arm}" in setting)
 
 
-def _titled(setting: str) -> str:
-    """What to call a setting beside its runs."""
-    arm = _arm_of(setting)
+def _titled(settings: dict[str, Any]) -> dict[str, Any]:
+    """Settings by what to call them beside their runs."""
     details = {
         "ours": "our weights",
         "authors": "authors' weights",
@@ -330,8 +335,13 @@ def _titled(setting: str) -> str:
         "apart": "begun alike",
         "together": "kept alike",
     }
-    detail = details.get(setting.partition(f"-{arm}-")[2])
-    return ARMS[arm] + (f", {detail}" if detail else "")
+
+    def title(setting: str) -> str:
+        arm = _arm_of(setting)
+        detail = details.get(setting.partition(f"-{arm}-")[2])
+        return ARMS[arm] + (f", {detail}" if detail else "")
+
+    return {title(setting): own for setting, own in settings.items()}
 
 
 def deeper(folder: pathlib.Path) -> list[dict[str, Any]]:
