@@ -49,10 +49,15 @@ RATES, RATE, BETTER, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 0.003, 122
 """Of parts E to G: rates at which to learn, that of B, a better one, and for how many steps in E and F."""
 HARD_SEEDS = 7
 """Of part D: what random caps were said to need (plan.md)."""
-ENDS = [(*run, arm) for run in (("b", "all", RATE), ("g", BETTER, BETTER)) for arm in ("looped", "iso-flops")]
+LOOPED_BEST = 0.0085
+"""Of the rates of part E, the one at which Looped learns most; that of Iso-FLOPs is `BETTER`."""
+TO_THE_END = (("looped", BETTER), ("iso-flops", BETTER), ("looped", LOOPED_BEST))
+"""Part G."""
+ENDS = [("b", "all", RATE, arm) for arm in ("looped", "iso-flops")]
+ENDS += [("g", rate, rate, arm) for arm, rate in TO_THE_END]
 """Of the runs to the end: part, end of the name, rate and arm."""
-PREDICTED = (("iso-flops", 0.00053), ("looped", 0.0085))
-"""Rates of E added to test a prediction: 0.0015 over and 0.003 times the root of eight loops."""
+FURTHER = (("iso-flops", 0.00053), ("looped", LOOPED_BEST), ("looped", 0.012))
+"""Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops, and a higher one still."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -133,12 +138,10 @@ def planned() -> list[Planned]:
     hard = itertools.product(((looped, None), (looped, 2), (untied, None)), range(HARD_SEEDS))
     runs += [easy_to_hard(*arm, seed) for arm, seed in hard]
     runs += [at_a_rate(*run) for run in itertools.product((looped, untied), RATES, (0, 1))]
-    runs += [at_a_rate(*run, seed) for run, seed in itertools.product(PREDICTED, (0, 1))]
+    runs += [at_a_rate(*run, seed) for run, seed in itertools.product(FURTHER, (0, 1))]
     runs += [between(how, seed) for how, seed in itertools.product(LEARNERS, (0, 1))]
     runs += [without_halting(seed) for seed in (0, 1)]
-    runs += [
-        at_a_rate(arm, BETTER, seed, "G") for arm, seed in itertools.product((looped, untied), (0, 1, 2))
-    ]
+    runs += [at_a_rate(*run, seed, "G") for run, seed in itertools.product(TO_THE_END, (0, 1, 2))]
     return sorted(runs, key=lambda run: (run.seed, run.part))
 
 
@@ -290,7 +293,7 @@ def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     figure, ((by_rate, by_sharing, at_the_end),) = new_axes(3, width=4.6, height=2.9)
     settings = by_setting(rows)
     for arm in ("looped", "iso-flops"):
-        rates = sorted({*RATES, *(rate for name, rate in PREDICTED if name == arm)})
+        rates = sorted({*RATES, *(rate for name, rate in FURTHER if name == arm)})
         own = {rate: settings.get(f"e-{arm}-{rate}", []) for rate in rates}
         means = {rate: float(np.mean([row["success"] for row in runs])) for rate, runs in own.items() if runs}
         by_rate.plot(list(means), list(means.values()), color=colour_of(arm), label=ARMS[arm])
