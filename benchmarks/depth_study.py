@@ -57,7 +57,7 @@ ENDS = [("b", "all", RATE, arm) for arm in ("looped", "iso-flops")]
 ENDS += [("g", rate, rate, arm) for arm, rate in TO_THE_END]
 """Of the runs to the end: part, end of the name, rate and arm."""
 FURTHER = (("iso-flops", 0.00053), ("looped", LOOPED_BEST), ("looped", 0.012))
-"""Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops, and a higher one still."""
+"""Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops, and a higher one."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
