@@ -49,15 +49,8 @@ RATES, RATE, BETTER, SHORT = (0.00075, 0.0015, 0.003, 0.006), 0.0015, 0.003, 122
 """Of parts E to G: rates at which to learn, that of B, a better one, and for how many steps in E and F."""
 HARD_SEEDS = 7
 """Of part D: what random caps were said to need (plan.md)."""
-LOOPED_BEST = 0.0085
-"""Of the rates of part E, the one at which Looped learns most; that of Iso-FLOPs is `BETTER`."""
-TO_THE_END = (("looped", BETTER), ("iso-flops", BETTER), ("looped", LOOPED_BEST))
-"""Part G."""
-ENDS = [("b", "all", RATE, arm) for arm in ("looped", "iso-flops")]
-ENDS += [("g", rate, rate, arm) for arm, rate in TO_THE_END]
-"""Of the runs to the end: part, end of the name, rate and arm."""
-FURTHER = (("iso-flops", 0.00053), ("looped", LOOPED_BEST), ("looped", 0.012))
-"""Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops, and a higher one."""
+FURTHER = (("iso-flops", 0.00053), ("looped", 0.0085))
+"""Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -141,7 +134,7 @@ def planned() -> list[Planned]:
     runs += [at_a_rate(*run, seed) for run, seed in itertools.product(FURTHER, (0, 1))]
     runs += [between(how, seed) for how, seed in itertools.product(LEARNERS, (0, 1))]
     runs += [without_halting(seed) for seed in (0, 1)]
-    runs += [at_a_rate(*run, seed, "G") for run, seed in itertools.product(TO_THE_END, (0, 1, 2))]
+    runs += [at_a_rate(*run, "G") for run in itertools.product((looped, untied), (BETTER,), (0, 1, 2))]
     return sorted(runs, key=lambda run: (run.seed, run.part))
 
 
@@ -316,8 +309,9 @@ def picture_of_reasons(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
     shown = {name: settings[name] for name in names if name in settings}
     show_runs(by_sharing, _titled(shown), "F. From one block to a stack, at the same rate")
     by_sharing.set_xlim(0, 1.03)
-    ends = {f"{part}-{arm}-{last}": f"{ARMS[arm]}, at {rate:g}" for part, last, rate, arm in ENDS}
-    both = {title: settings[name] for name, title in ends.items() if name in settings}
+    ends = itertools.product(("looped", "iso-flops"), (("b", "all", RATE), ("g", BETTER, BETTER)))
+    titles = {f"{part}-{arm}-{last}": f"{ARMS[arm]}, at {rate:g}" for arm, (part, last, rate) in ends}
+    both = {title: settings[name] for name, title in titles.items() if name in settings}
     show_runs(at_the_end, both, "B and G. To the end, at two rates")
     at_the_end.set_xlim(0.85, 1.005)
     save_figure(figure, path)
