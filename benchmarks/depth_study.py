@@ -51,6 +51,8 @@ HARD_SEEDS = 7
 """Of part D: what random caps were said to need (plan.md)."""
 FURTHER = (("iso-flops", 0.00053), ("looped", 0.0085))
 """Rates of one arm alone in E: 0.0015 over and 0.003 times the root of eight loops."""
+BEST = {"each arm at the better of two rates": (f"g-looped-{BETTER}", "b-iso-flops-all")}
+"""Better by the validation levels."""
 MEASURED = ("solved", "played", "success", "low", "high", "optimal_actions", "loops")
 """Of a test, in the table."""
 KEPT = ("config.json", "metrics.csv", "timings.csv", "provenance.json", "test.json", "evaluations", "policy")
@@ -215,18 +217,19 @@ def over_runs(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, 
 
 
 def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Does a looped policy match an untied one that has a block for every loop? For each pair of settings.
+    """Does a looped policy match an untied one with a block for every loop? For each pair of settings and `BEST`.
 
     It does where the whole interval of the difference is within the margin, and does not where all of it is
     on the other side of zero. The interval is Student's over seeds, but never narrower than the one over
     levels: two seeds that happen to agree do not make a test of a thousand levels more exact.
     """
+    others = {one: one.replace("-looped", "-iso-flops").removesuffix("-random-caps") for one in settings}
+    pairs = {one: (one, other) for one, other in others.items() if one != other}
     told = {}
-    for setting, own in settings.items():
-        other = setting.replace("-looped", "-iso-flops").removesuffix("-random-caps")
-        if other == setting or other not in settings:
+    for title, (looped, other) in [*pairs.items(), *BEST.items()]:
+        if not {looped, other} <= settings.keys():
             continue
-        pair = settings[other], own
+        pair = settings[other], settings[looped]
         shares = [np.array([row["success"] for row in own]) for own in pair]
         behind = float(shares[0].mean() - shares[1].mean())
         each, tests = sum(1 / len(own) for own in pair), [row for own in pair for row in own]
@@ -237,7 +240,7 @@ def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
             by_seeds = sum(float(((own - own.mean()) ** 2).sum()) for own in shares) / freedom
             half, over = max((half, over), (t.ppf(0.975, freedom) * (by_seeds * each) ** 0.5, "seeds"))
         low, high = behind - half, behind + half
-        told[setting] = {
+        told[title] = {
             "behind": behind,
             "low": low,
             "high": high,
