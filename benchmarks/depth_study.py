@@ -217,7 +217,7 @@ def over_runs(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, 
 
 
 def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Does a looped policy match an untied one with a block for every loop? For each pair of settings and `BEST`.
+    """Does a looped policy match an untied one with a block for every loop? For each pair and `BEST`.
 
     It does where the whole interval of the difference is within the margin, and does not where all of it is
     on the other side of zero. The interval is Student's over seeds, but never narrower than the one over
