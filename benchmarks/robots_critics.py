@@ -18,6 +18,7 @@ from robots_stuck import places_of_buttons, what_is_known
 
 from looped_actor.analysis.compare import evaluations_of
 from looped_actor.analysis.drawing import COLOURS, INK, new_axes, save_figure
+from looped_actor.analysis.study import names_of
 from looped_actor.runs.control import CRITICS_FILE, CRITICS_FORMAT
 from looped_actor.runs.folder import read_run
 from looped_actor.runs.kinds import run_of
@@ -48,7 +49,7 @@ def picture(courses: dict[str, list], known: dict[str, dict[int, Any]], path: pa
     for (name, rows), colour in zip(courses.items(), COLOURS, strict=False):
         steps = [row["steps"] for row in rows]
         for axes, (fact, label) in zip(panels, CURVES.items(), strict=False):
-            axes.plot(steps, [row[fact] for row in rows], color=colour, label=name)
+            axes.plot(steps, [row.get(fact) for row in rows], color=colour, label=name)
             axes.set_ylabel(label)
             axes.set_xlabel("gradient steps")
             axes.xaxis.set_major_formatter(lambda steps, _: f"{steps / 1000:,.0f}k")
@@ -75,11 +76,12 @@ def main() -> None:
     given = options.parse_args()
     with np.load(given.data) as file:
         data, actions = file["observations"], file["actions"]
-    courses = {folder.name: course(folder) for folder in given.runs}
-    known = {folder.name: known_at_the_end(folder, data, actions) for folder in given.runs}
+    runs = dict(zip(names_of(given.runs), given.runs, strict=True))
+    courses = {name: course(folder) for name, folder in runs.items()}
+    known = {name: known_at_the_end(folder, data, actions) for name, folder in runs.items()}
     picture(courses, known, given.out)
     ends = {
-        name: {fact: rows[-1][fact] for fact in ("steps", *CURVES, "by_subtasks")}
+        name: {fact: rows[-1].get(fact) for fact in ("steps", *CURVES, "by_subtasks")}
         for name, rows in courses.items()
     }
     write_record(str(given.out), {"at_the_end": ends, "by_presses": known})
