@@ -33,7 +33,7 @@ def picture(evaluations: dict[str, dict[str, Any]], path: pathlib.Path) -> None:
         axes.set_xlabel("presses between start and goal")
         axes.set_ylabel(what)
         axes.set_ylim(-0.03, 1.03)
-    solved.legend()
+    still.legend()
     save_figure(figure, path)
 
 

@@ -524,6 +524,10 @@ def test_help_shows_an_example(command):
         (["ogbench", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
         (["ogbench", "film", "nowhere"], "nowhere is not a folder"),
         (["ogbench", "film", "nowhere", "--every", "0"], "--every is too small"),
+        (
+            ["ogbench", "film", "nowhere", "--deviation", "2"],
+            "--deviation is 2.0; it must be between 0 and 1",
+        ),
         (["train", "boxoban", "--set", "ppo.lr=1"], "there is no field 'ppo.lr'"),
         (["train", "boxoban", "--set", "seed"], "write FIELD=VALUE"),
         (["train", "boxoban", "--devices", "0"], "0 devices"),

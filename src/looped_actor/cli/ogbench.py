@@ -84,6 +84,7 @@ def film(
     size: int = 320,
     every: int = 2,
     steps: int | None = None,
+    deviation: float = 0.0,
 ) -> None:
     """Film an episode as a GIF, with the loops of every decision drawn below.
 
@@ -99,6 +100,7 @@ def film(
       size: Pixels of the picture's sides.
       every: Steps from one frame to the next.
       steps: Steps after which to end. Default: the world's own limit.
+      deviation: Add this much noise to the mean action, as `looped-actor eval --deviation` does.
     """
     from looped_actor.devices import start_devices
     from looped_actor.evaluation.film import film_episode, write_gif
@@ -106,6 +108,8 @@ def film(
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
             raise ValueError(f"--{option} is too small")
+    if not 0 <= deviation <= 1:
+        raise ValueError(f"--deviation is {deviation}; it must be between 0 and 1")
     start_devices(1)
     loaded = of.policy(policy)
     with progress_bar("filming steps") as progress:
@@ -115,6 +119,7 @@ def film(
             number=episode,
             size=size,
             time_limit=steps,
+            deviation=deviation,
             progress=progress,
         )
     path = out or pathlib.Path(f"film-{loaded.config.task}-task{task}-episode{episode}.gif")

@@ -9,7 +9,7 @@ from PIL import Image, ImageDraw, ImageFont
 
 from looped_actor.loop import HaltingRule
 from looped_actor.models import GoalObservation
-from looped_actor.offline.ogbench import Arena, episode_seed
+from looped_actor.offline.ogbench import ACTIONS, Arena, episode_seed
 from looped_actor.processes import Progress, no_progress
 
 _INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
@@ -47,12 +47,13 @@ def film_episode(
     size: int = 320,
     halting: HaltingRule | None = None,
     time_limit: int | None = None,
+    deviation: float = 0.0,
     progress: Progress = no_progress,
 ) -> EpisodePictures:
     """Play an episode of an evaluation by itself, and look at every step.
 
-    It begins as the episode of that number does in an evaluation. A decision computed alone may differ from
-    one computed in a batch by rounding, so its course may differ too.
+    It begins as the episode of that number does in an evaluation, with the same noise. A decision computed
+    alone may differ from one computed in a batch by rounding, so its course may differ too.
 
     Args:
       policy: a `Policy` of the world.
@@ -62,15 +63,19 @@ def film_episode(
       size: pixels of the picture's sides.
       halting: another rule than in training.
       time_limit: steps after which to end. Default: the world's own.
+      deviation: of the noise that is added to the mean action.
       progress: told the steps played.
     """
     arena = Arena(policy.run.control.config.task, pictures=True, width=size, height=size)
-    state, goal = arena.begin(task, episode_seed(seed, task, number))
+    own_seed = episode_seed(seed, task, number)
+    chance = np.random.default_rng(own_seed)
+    state, goal = arena.begin(task, own_seed)
     limit = min(time_limit or arena.time_limit, arena.time_limit)
     pictures, loops, success, memory = [arena.picture()], [], False, None
     for step in range(limit):
         acted = policy.act(GoalObservation(state, goal), halting=halting, memory=memory)
-        seen = arena.step(acted.action)
+        noise = deviation * chance.normal(size=ACTIONS) if deviation else 0.0
+        seen = arena.step(acted.action + noise)
         loops.append(int(acted.loops))
         pictures.append(arena.picture())
         state, success, memory = seen.state, seen.success, acted.memory
