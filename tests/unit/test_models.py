@@ -304,8 +304,8 @@ def test_differences_are_a_third_of_what_is_seen():
     critics, action = TwinGoalCritics(6, 2, (8,), differences=True, rngs=nnx.Rngs(0)), jnp.ones((4, 2))
     plain = TwinGoalCritics(9, 2, (8,), rngs=nnx.Rngs(0))  # which sees as many numbers
     nnx.update(plain, nnx.state(critics))
-    halves = rows.reshape(4, 2, 9)
-    np.testing.assert_array_equal(critics(state, goal, action), plain(*jnp.moveaxis(halves, 1, 0), action))
+    first, second = jnp.moveaxis(rows.reshape(4, 2, 9), 1, 0)
+    np.testing.assert_array_equal(critics(state, goal, action), plain(first, second, action))
     actor = MLPActor(6, 2, (8,), differences=True, rngs=nnx.Rngs(0))
     latent = actor.features(rows.reshape(4, 18))
     np.testing.assert_array_equal(actor(GoalObservation(state, goal)).loop.latent, latent)

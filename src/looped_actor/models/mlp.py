@@ -77,9 +77,9 @@ class _Input:
         """Scalars of the vector."""
         return (2 + self.differences) * self.state
 
-    def of(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, "b m"]:
+    def of(self, observation: GoalObservation) -> Float[Array, "b m"]:
         """The vector of each example."""
-        rows = state_and_goal(GoalObservation(state, goal), self.state, self.differences)
+        rows = state_and_goal(observation, self.state, self.differences)
         return rows.reshape(len(rows), self.size)
 
 
@@ -92,7 +92,7 @@ class GoalValue(nnx.Module):
 
     def __call__(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, " b"]:
         """The value of each state."""
-        return self.net(self.input.of(state, goal))
+        return self.net(self.input.of(GoalObservation(state, goal)))
 
     @property
     def flops(self) -> int:
@@ -120,7 +120,7 @@ class TwinGoalCritics(nnx.Module):
     ) -> Float[Array, "2 b"]:
         """What each of the two thinks of an action."""
         definition, parameters = nnx.split(self.twins)
-        x = jnp.concatenate([self.input.of(state, goal), action], axis=-1)
+        x = jnp.concatenate([self.input.of(GoalObservation(state, goal)), action], axis=-1)
         return jax.vmap(lambda own: nnx.merge(definition, own)(x))(parameters)
 
     @property
@@ -147,7 +147,7 @@ class MLPActor(nnx.Module):
 
     def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> ActorOutput:
         """Decide for a batch of observations. The whole net counts as one loop."""
-        latent = self.features(self.input.of(*observation))
+        latent = self.features(self.input.of(observation))
         loop = LoopResult.of_fixed_depth(latent, 1, latent[None] if record else None)
         return ActorOutput(UnitGaussian(self.mean(latent)), loop)
 
