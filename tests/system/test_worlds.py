@@ -294,18 +294,8 @@ def test_a_film_shows_the_loops(data, tmp_path):
     save_policy(config, parts.trainer.begin(0).weights, tmp_path / "policy")
     out = tmp_path / "film.gif"
     command = ["ogbench", "film", str(tmp_path / "policy"), "--task", "2", "--steps", "4", "--size", "96"]
-    done = run(
-        *COMMAND,
-        *command,
-        "--deviation",
-        "0.1",
-        "--every",
-        "1",
-        "--out",
-        str(out),
-        MUJOCO_GL="egl",
-        **UNOPTIMISED,
-    )
+    command += ["--deviation", "0.1", "--every", "1", "--out", str(out)]
+    done = run(*COMMAND, *command, MUJOCO_GL="egl", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     assert "task2, not solved after 4 steps" in done.stdout
     with Image.open(out) as film:

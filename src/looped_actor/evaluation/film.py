@@ -7,9 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from PIL import Image, ImageDraw, ImageFont
 
+from looped_actor.evaluation.worlds import shaken
 from looped_actor.loop import HaltingRule
 from looped_actor.models import GoalObservation
-from looped_actor.offline.ogbench import ACTIONS, Arena, episode_seed
+from looped_actor.offline.ogbench import Arena, episode_seed
 from looped_actor.processes import Progress, no_progress
 
 _INK, _PAPER, _FAINT, _BAR = "#1c1c1c", "#ffffff", "#d9d9d9", "#c4552d"
@@ -74,8 +75,7 @@ def film_episode(
     pictures, loops, success, memory = [arena.picture()], [], False, None
     for step in range(limit):
         acted = policy.act(GoalObservation(state, goal), halting=halting, memory=memory)
-        noise = deviation * chance.normal(size=ACTIONS) if deviation else 0.0
-        seen = arena.step(acted.action + noise)
+        seen = arena.step(shaken(acted.action, deviation, chance))
         loops.append(int(acted.loops))
         pictures.append(arena.picture())
         state, success, memory = seen.state, seen.success, acted.memory

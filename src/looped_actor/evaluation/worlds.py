@@ -194,6 +194,11 @@ class WorldPlayer:
         return jax.jit(decide)
 
 
+def shaken(action: np.ndarray, deviation: float, chance: np.random.Generator) -> np.ndarray:
+    """An action with noise of that deviation."""
+    return action + deviation * chance.normal(size=ACTIONS) if deviation else action
+
+
 class _Rows:
     """Half of the rows: what they see, and who plays them."""
 
@@ -236,9 +241,7 @@ class _Rows:
         self.memory = decided.memory
         for row in np.flatnonzero(self.alive):
             self._thoughts[row].append((int(loops[row]), int(stops[row])))
-            action = actions[row]
-            if self.deviation:
-                action = action + self.deviation * self._chance[row].normal(size=ACTIONS)
+            action = shaken(actions[row], self.deviation, self._chance[row])
             self.workers[row].send(("step", self.numbers[row], action))
             self._waiting.append(int(row))
 
