@@ -15,11 +15,12 @@ import numpy as np
 from record import write_record
 
 from looped_actor.analysis.drawing import new_axes, save_figure
+from looped_actor.offline.graded import GRADED
 
 FACTS = ("episodes", "solved", "interval_95", "still", "right", "wrong")
 
 
-def picture(evaluations: dict[str, dict[str, Any]], path: pathlib.Path) -> None:
+def picture(evaluations: dict[str, dict[str, Any]], goals: tuple[str, ...], path: pathlib.Path) -> None:
     """Shares of episodes that were solved, with intervals, and of steps without motion."""
     figure, ((solved, still),) = new_axes(2, width=5, height=4)
     for number, (name, facts) in enumerate(evaluations.items()):
@@ -30,7 +31,8 @@ def picture(evaluations: dict[str, dict[str, Any]], path: pathlib.Path) -> None:
         solved.errorbar(x, share, [share - low, high - share], marker="o", capsize=2, label=name)
         still.plot(x, [row["still"] for row in rows], marker="o", label=name)
     for axes, what in ((solved, "solved"), (still, "steps without motion")):
-        axes.set_xlabel("presses between start and goal")
+        axes.set_xticks(np.arange(1, len(goals) + 1), goals, rotation=20)
+        axes.set_xlabel("goal, by distance")
         axes.set_ylabel(what)
         axes.set_ylim(-0.03, 1.03)
     still.legend()
@@ -43,8 +45,9 @@ def main() -> None:
     options.add_argument("--out", type=pathlib.Path, required=True)
     given = options.parse_args()
     read = {path.stem: json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))}
-    graded = {name: facts for name, facts in read.items() if "1 press" in facts["by_task"]}
-    picture(graded, given.out.with_suffix(".png"))
+    (world,) = {facts["task"] for facts in read.values()}
+    graded = {name: facts for name, facts in read.items() if GRADED[world][0] in facts["by_task"]}
+    picture(graded, GRADED[world], given.out.with_suffix(".png"))
     table = {
         name: {task: {fact: row[fact] for fact in FACTS} for task, row in facts["by_task"].items()}
         for name, facts in read.items()
