@@ -20,6 +20,7 @@ from rich.progress import track
 
 from looped_actor import load_policy
 from looped_actor.analysis.drawing import COLOURS, FAINT, INK, new_axes, save_figure
+from looped_actor.evaluation.worlds import shaken
 from looped_actor.models import GoalObservation
 from looped_actor.offline.graded import ARM, SIDE, buttons_between, hands, lights, pressed, stands_still
 from looped_actor.offline.ogbench import Arena, episode_seed
@@ -83,8 +84,31 @@ def towards_a_right_one(moves: np.ndarray, given: Examples) -> np.ndarray:
     """Whether horizontal moves, of any number for each example, lead to a right button."""
     unit = moves / np.linalg.norm(moves, axis=-1, keepdims=True)
     cosine = np.einsum("n...c,nbc->n...b", unit, given.way)
-    right = given.right.reshape(len(moves), *[1] * (moves.ndim - 2), BUTTONS)
+    right = given.right.reshape(len(moves), *[1] * (moves.ndim - 2), -1)
     return (np.where(right, cosine, -1).max(axis=-1) > WITHIN)[given.away]
+
+
+def moves_around(usual: np.ndarray, states: int) -> tuple[np.ndarray, np.ndarray]:
+    """Horizontal moves in all directions, and the actions that make them, which else are as usual."""
+    angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
+    moves = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
+    actions = np.tile(usual, (DIRECTIONS, states, 1))
+    actions[..., :2], actions[..., 2] = moves[:, None], 0
+    return moves, actions
+
+
+def goes(critics: Callable, act: Callable | None, given: Examples, usual: np.ndarray) -> dict[str, float]:
+    """How often the move that Q likes best leads to what is right, any move does, and the actor's does."""
+    moves, actions = moves_around(usual, len(given.states))
+    liked = np.array([critics(given.states, given.goals, one).min(axis=0) for one in actions]).argmax(0)
+    every = np.broadcast_to(moves, (len(given.states), *moves.shape))
+    shares = {
+        "q": towards_a_right_one(moves[liked], given),
+        "any_direction": towards_a_right_one(every, given),
+    }
+    if act is not None:
+        shares["actor"] = towards_a_right_one(act(given.states, given.goals)[:, :2], given)
+    return {name: float(share.mean()) for name, share in shares.items()}
 
 
 def what_is_known(
@@ -96,8 +120,6 @@ def what_is_known(
     act: Callable | None = None,
 ) -> dict[int, dict[str, float]]:
     """By presses: what V, Q and the actor know, as shares of the examples. Turn and gripper are the usual."""
-    angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
-    moves = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     by_presses = {}
     for presses in PRESSES:
         given = examples(data, places, presses)
@@ -108,19 +130,14 @@ def what_is_known(
             then = [pressed(now, some) for now, some in zip(lights(given.states), one, strict=True)]
             return np.asarray(value(with_lights(given.states, np.array(then)), given.goals))
 
-        actions = np.tile(usual, (DIRECTIONS, EXAMPLES, 1))
-        actions[..., :2], actions[..., 2] = moves[:, None], 0
-        liked = np.array([critics(given.states, given.goals, one).min(axis=0) for one in actions]).argmax(0)
+        shares = goes(critics, act, given, usual)
         by_presses[presses] = {
             "v_prefers_a_right_press": float((after(given.right) > after(~given.right)).mean()),
-            "q_goes_to_a_right_button": float(towards_a_right_one(moves[liked], given).mean()),
-            "any_direction": float(
-                towards_a_right_one(np.broadcast_to(moves, (EXAMPLES, *moves.shape)), given).mean()
-            ),
+            "q_goes_to_a_right_button": shares["q"],
+            "any_direction": shares["any_direction"],
         }
         if act is not None:
-            goes = towards_a_right_one(act(given.states, given.goals)[:, :2], given)
-            by_presses[presses]["actor_goes_to_a_right_button"] = float(goes.mean())
+            by_presses[presses]["actor_goes_to_a_right_button"] = shares["actor"]
     return by_presses
 
 
@@ -142,24 +159,39 @@ def steps_of(states: np.ndarray, actions: np.ndarray, places: np.ndarray) -> Ste
     return Steps(off, after[:, 2], stands_still(states), actions[:, 2])
 
 
+class Episode(NamedTuple):
+    """One that was played."""
+
+    states: np.ndarray
+    actions: np.ndarray
+    """What the actor asked for, before noise."""
+    goal: np.ndarray
+    solved: bool
+
+
+def play_one(arena: Arena, act: Callable, task: str, number: int, deviation: float) -> Episode:
+    """An episode of a task, by its number."""
+    seed = episode_seed(0, task, number)
+    chance, (state, goal) = np.random.default_rng(seed), arena.begin(task, seed)
+    states, actions = [state], []
+    while True:
+        actions.append(act(states[-1][None], goal[None])[0])
+        step = arena.step(shaken(actions[-1], deviation, chance))
+        states.append(step.state)
+        if step.success or step.over:
+            return Episode(np.array(states), np.array(actions), goal, bool(step.success))
+
+
 def play(
     act: Callable, task: str, episodes: int, deviation: float, places: np.ndarray, low: float
 ) -> tuple[Steps, dict[str, Any]]:
     """Episodes of a task: their steps, and what they come to."""
     arena, every, solved, landings = Arena("puzzle-3x3"), [], 0, []
     for number in track(range(episodes), f"{task}: episodes"):
-        seed = episode_seed(0, task, number)
-        chance, (state, goal) = np.random.default_rng(seed), arena.begin(task, seed)
-        states, actions = [state], []
-        while True:
-            actions.append(act(states[-1][None], goal[None])[0])
-            step = arena.step(actions[-1] + deviation * chance.normal(size=len(actions[-1])))
-            states.append(step.state)
-            if step.success or step.over:
-                break
-        solved += step.success
-        seen = np.array(states)
-        every.append(steps_of(seen, np.array(actions), places))
+        played = play_one(arena, act, task, number, deviation)
+        seen, goal = played.states, played.goal
+        solved += played.solved
+        every.append(steps_of(seen, played.actions, places))
         below = seen[hands(seen)[:, 2] < low][:1]
         if below.size:
             (right,) = buttons_between(lights(below), lights(goal[None]))
@@ -214,6 +246,16 @@ def picture(known: dict[str, Any], steps: Steps, data: Steps, task: str, path: p
     save_figure(figure, path)
 
 
+def judges_and_actor(folder: pathlib.Path) -> tuple[Any, Callable]:
+    """Value and critics that a run's actor learned from, and the actor's mean."""
+    own, policy = run_of(read_run(folder), folder).control, load_policy(folder)
+
+    def act(states: np.ndarray, goals: np.ndarray) -> np.ndarray:
+        return np.asarray(policy.act(GoalObservation(states, goals)).action)
+
+    return own.judging(own.given), act
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("run", type=pathlib.Path)
@@ -223,12 +265,7 @@ def main() -> None:
     options.add_argument("--deviation", type=float, default=0.1)
     options.add_argument("--out", type=pathlib.Path, required=True)
     given = options.parse_args()
-    run, policy = run_of(read_run(given.run), given.run), load_policy(given.run)
-    judges = run.control.judging(run.control.given)
-
-    def act(states: np.ndarray, goals: np.ndarray) -> np.ndarray:
-        return np.asarray(policy.act(GoalObservation(states, goals)).action)
-
+    judges, act = judges_and_actor(given.run)
     with np.load(given.data) as file:
         data, actions = file["observations"], file["actions"]
     places, low = places_of_buttons(data), float(hands(data)[:, 2].min())

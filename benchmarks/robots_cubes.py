@@ -1,0 +1,148 @@
+"""How far episodes of cube-double get, and which way its critics and its actor would go.
+
+python benchmarks/robots_cubes.py runs/cube --data data/cube-double-play-v0-val.npz --out cubes.json
+
+Of a run whose actor learned from `--critics`, and the data that were held out from it. Goals by distance are
+played, in which one cube is to move: does the hand come to it as near as the hands of the data that carry
+one, is it lifted, is it ever above its place, is the episode solved? And from states of the data, with goals
+in which one cube is elsewhere: does the horizontal move that Q likes best lead to that cube while the hand is
+free, and to the place where it should be while it is carried (within 30 degrees), and does the actor's?
+"""
+
+import argparse
+import pathlib
+from typing import Any
+
+import numpy as np
+from record import write_record
+from rich.progress import track
+from robots_stuck import AWAY, EXAMPLES, Episode, Examples, goes, judges_and_actor, play_one
+
+from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
+from looped_actor.offline.graded import ARM, CUBE, GRADED, SCALE, hands, stands_still
+from looped_actor.offline.ogbench import Arena
+
+STAGES = ("reached", "lifted", "over_its_place", "solved")
+GOES = ("q", "actor", "any_direction")
+LIFTED = CUBE / 2
+"""How far above where it lay a cube is lifted, in metres."""
+
+
+def cubes(states: np.ndarray) -> np.ndarray:
+    """Where both are, in metres: of each state, of each cube."""
+    return states[:, ARM:].reshape(len(states), 2, -1)[..., :3] / SCALE
+
+
+def elsewhere(states: np.ndarray, cube: np.ndarray, places: np.ndarray) -> np.ndarray:
+    """The same states with one cube of each at another place."""
+    changed = states.copy()
+    changed[:, ARM:].reshape(len(states), 2, -1)[np.arange(len(states)), cube, :3] = SCALE * places
+    return changed
+
+
+def carried(states: np.ndarray) -> np.ndarray:
+    """Which cubes are in the air: higher than one that lies on the other."""
+    return cubes(states)[..., 2] > 1.5 * CUBE + LIFTED
+
+
+def examples(data: np.ndarray, carrying: bool) -> Examples:
+    """States with a free hand above the table or one that carries a cube, and goals with that cube elsewhere.
+
+    What is right with a free hand is the way to the cube, and with a cube the way to its place.
+    """
+    chance, height = np.random.default_rng(int(carrying)), hands(data)[:, 2]
+    fit = carried(data).any(axis=1)
+    if not carrying:
+        fit = ~fit & (height > np.quantile(height[~fit], 0.6))
+    states = data[chance.choice(np.flatnonzero(fit), EXAMPLES)]
+    cube = carried(states).argmax(axis=1) if carrying else chance.integers(0, 2, EXAMPLES)
+    lying = cubes(data)[:, 0][cubes(data)[:, 0, 2] < CUBE]
+    here, there = cubes(states)[np.arange(EXAMPLES), cube], lying[chance.integers(0, len(lying), EXAMPLES)]
+    # The rest of a goal, its arm first, is of a state in which nothing is carried.
+    rest = data[chance.choice(np.flatnonzero(~carried(data).any(axis=1)), EXAMPLES)]
+    goals = states.copy()
+    goals[:, :ARM] = rest[:, :ARM]
+    goals = elsewhere(goals, cube, there)
+    gap = ((there if carrying else here) - hands(states))[:, :2]
+    far = np.linalg.norm(gap, axis=1)
+    moves = np.linalg.norm((there - here)[:, :2], axis=1) > 2 * CUBE
+    right = np.ones((EXAMPLES, 1), bool)
+    return Examples(states, goals, right, (gap / far[:, None])[:, None], (far > AWAY) & moves)
+
+
+def stages_of(episode: Episode, near: float) -> dict[str, bool]:
+    """What an episode came to, of the cube that had to move."""
+    seen, wanted = cubes(episode.states), cubes(episode.goal[None])[0]
+    cube = int(np.linalg.norm(seen[0] - wanted, axis=-1).argmax())
+    moved = seen[:, cube]
+    off = np.linalg.norm((moved - wanted[cube])[:, :2], axis=-1)
+    return {
+        "reached": bool((np.linalg.norm(hands(episode.states) - moved, axis=-1) < near).any()),
+        "lifted": bool((moved[:, 2] > moved[0, 2] + LIFTED).any()),
+        "over_its_place": bool((off < CUBE).any()),
+        "solved": episode.solved,
+    }
+
+
+def picture(played: dict[str, Any], known: dict[str, Any], path: pathlib.Path) -> None:
+    """How far episodes get, and what is known."""
+    figure, ((far, what),) = new_axes(2, width=5, height=4)
+    shift = 0.8 / len(played)
+    for number, ((goal, facts), colour) in enumerate(zip(played.items(), COLOURS, strict=False)):
+        shares = [facts[stage] / facts["episodes"] for stage in STAGES]
+        far.bar(np.arange(len(STAGES)) + (number - 1) * shift, shares, shift, color=colour, label=goal)
+    far.set_xticks(range(len(STAGES)), [stage.replace("_", " ") for stage in STAGES])
+    far.set_ylabel("share of episodes")
+    far.set_ylim(0, 1.03)
+    far.legend()
+    for number, (name, colour) in enumerate(zip(GOES, COLOURS, strict=False)):
+        shares = [known[state][name] for state in known]
+        what.bar(
+            np.arange(len(known)) + (number - 1) * 0.27,
+            shares,
+            0.27,
+            color=colour,
+            label=name.replace("_", " "),
+        )
+    what.set_xticks(range(len(known)), list(known))
+    what.set_ylabel("share of states in which it goes there")
+    what.set_ylim(0, 1.03)
+    what.legend()
+    save_figure(figure, path)
+
+
+def main() -> None:
+    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    options.add_argument("run", type=pathlib.Path)
+    options.add_argument("--data", type=pathlib.Path, required=True)
+    options.add_argument("--episodes", type=int, default=20)
+    options.add_argument("--deviation", type=float, default=0.1)
+    options.add_argument("--out", type=pathlib.Path, required=True)
+    given = options.parse_args()
+    (_, critics), act = judges_and_actor(given.run)
+    with np.load(given.data) as file:
+        data, actions = file["observations"], file["actions"]
+    air = carried(data)
+    off = np.linalg.norm(hands(data)[:, None] - cubes(data), axis=-1)
+    near = float(np.quantile(off[air], 0.95))
+    usual = {"to a cube": actions[~air.any(1)], "with a cube to its place": actions[air.any(1)]}
+    known = {
+        name: goes(critics, act, examples(data, bool(carrying)), np.median(these, axis=0))
+        for carrying, (name, these) in enumerate(usual.items())
+    }
+    arena, played = Arena("cube-double"), {}
+    for goal in GRADED["cube-double"]:
+        every = [
+            play_one(arena, act, goal, number, given.deviation)
+            for number in track(range(given.episodes), f"{goal}: episodes")
+        ]
+        came = [stages_of(episode, near) for episode in every]
+        still = float(np.concatenate([stands_still(episode.states) for episode in every]).mean())
+        counts = {stage: sum(one[stage] for one in came) for stage in STAGES}
+        played[goal] = {"episodes": len(every), **counts, "still": still}
+    picture(played, known, given.out)
+    write_record(str(given.out), {"hand_and_cube_that_it_carries": near, "goes": known, "episodes": played})
+
+
+if __name__ == "__main__":
+    main()
