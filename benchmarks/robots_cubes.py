@@ -11,7 +11,7 @@ free, and to the place where it should be while it is carried (within 30 degrees
 
 import argparse
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from record import write_record
@@ -70,18 +70,28 @@ def examples(data: np.ndarray, carrying: bool) -> Examples:
     return Examples(states, goals, right, (gap / far[:, None])[:, None], (far > AWAY) & moves)
 
 
-def stages_of(episode: Episode, near: float) -> dict[str, bool]:
+class Course(NamedTuple):
     """What an episode came to, of the cube that had to move."""
+
+    stages: dict[str, bool]
+    nearest: float
+    """How near the hand came to it, in metres."""
+
+
+def course_of(episode: Episode, near: float) -> Course:
+    """Of an episode; a hand that is `near` has reached the cube."""
     seen, wanted = cubes(episode.states), cubes(episode.goal[None])[0]
     cube = int(np.linalg.norm(seen[0] - wanted, axis=-1).argmax())
     moved = seen[:, cube]
     off = np.linalg.norm((moved - wanted[cube])[:, :2], axis=-1)
-    return {
-        "reached": bool((np.linalg.norm(hands(episode.states) - moved, axis=-1) < near).any()),
+    nearest = float(np.linalg.norm(hands(episode.states) - moved, axis=-1).min())
+    stages = {
+        "reached": nearest < near,
         "lifted": bool((moved[:, 2] > moved[0, 2] + LIFTED).any()),
         "over_its_place": bool((off < CUBE).any()),
         "solved": episode.solved,
     }
+    return Course(stages, nearest)
 
 
 def picture(played: dict[str, Any], known: dict[str, Any], path: pathlib.Path) -> None:
@@ -136,10 +146,11 @@ def main() -> None:
             play_one(arena, act, goal, number, given.deviation)
             for number in track(range(given.episodes), f"{goal}: episodes")
         ]
-        came = [stages_of(episode, near) for episode in every]
+        courses = [course_of(episode, near) for episode in every]
         still = float(np.concatenate([stands_still(episode.states) for episode in every]).mean())
-        counts = {stage: sum(one[stage] for one in came) for stage in STAGES}
-        played[goal] = {"episodes": len(every), **counts, "still": still}
+        counts = {stage: sum(course.stages[stage] for course in courses) for stage in STAGES}
+        nearest = float(np.median([course.nearest for course in courses]))
+        played[goal] = {"episodes": len(every), **counts, "median_nearest": nearest, "still": still}
     picture(played, known, given.out)
     write_record(str(given.out), {"hand_and_cube_that_it_carries": near, "goes": known, "episodes": played})
 
