@@ -19,18 +19,13 @@ from rich.progress import track
 from robots_stuck import AWAY, EXAMPLES, Episode, Examples, goes, judges_and_actor, play_one
 
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.offline.graded import ARM, CUBE, GRADED, SCALE, hands, stands_still
+from looped_actor.offline.graded import ARM, CUBE, GRADED, SCALE, cubes, hands, stands_still
 from looped_actor.offline.ogbench import Arena
 
 STAGES = ("reached", "lifted", "over_its_place", "solved")
 GOES = ("q", "actor", "any_direction")
 LIFTED = CUBE / 2
 """How far above where it lay a cube is lifted, in metres."""
-
-
-def cubes(states: np.ndarray) -> np.ndarray:
-    """Where both are, in metres: of each state, of each cube."""
-    return states[:, ARM:].reshape(len(states), 2, -1)[..., :3] / SCALE
 
 
 def elsewhere(states: np.ndarray, cube: np.ndarray, places: np.ndarray) -> np.ndarray:
@@ -58,11 +53,10 @@ def examples(data: np.ndarray, carrying: bool) -> Examples:
     cube = carried(states).argmax(axis=1) if carrying else chance.integers(0, 2, EXAMPLES)
     lying = cubes(data)[:, 0][cubes(data)[:, 0, 2] < CUBE]
     here, there = cubes(states)[np.arange(EXAMPLES), cube], lying[chance.integers(0, len(lying), EXAMPLES)]
-    # The rest of a goal, its arm first, is of a state in which nothing is carried.
+    # The arm of a goal is that of a state in which nothing is carried.
     rest = data[chance.choice(np.flatnonzero(~carried(data).any(axis=1)), EXAMPLES)]
-    goals = states.copy()
+    goals = elsewhere(states, cube, there)
     goals[:, :ARM] = rest[:, :ARM]
-    goals = elsewhere(goals, cube, there)
     gap = ((there if carrying else here) - hands(states))[:, :2]
     far = np.linalg.norm(gap, axis=1)
     moves = np.linalg.norm((there - here)[:, :2], axis=1) > 2 * CUBE
@@ -94,30 +88,28 @@ def course_of(episode: Episode, near: float) -> Course:
     return Course(stages, nearest)
 
 
+def bars(axes: Any, shares: dict[str, dict[str, float]], label: str) -> None:
+    """A group for each of the inner names, in it a bar for each of the outer ones."""
+    width = 0.8 / len(shares)
+    for number, ((name, row), colour) in enumerate(zip(shares.items(), COLOURS, strict=False)):
+        places = np.arange(len(row)) + (number - (len(shares) - 1) / 2) * width
+        axes.bar(places, list(row.values()), width, color=colour, label=name.replace("_", " "))
+    names = next(iter(shares.values()))
+    axes.set_xticks(range(len(names)), [name.replace("_", " ") for name in names])
+    axes.set_ylabel(label)
+    axes.set_ylim(0, 1.03)
+    axes.legend()
+
+
 def picture(played: dict[str, Any], known: dict[str, Any], path: pathlib.Path) -> None:
     """How far episodes get, and what is known."""
     figure, ((far, what),) = new_axes(2, width=5, height=4)
-    shift = 0.8 / len(played)
-    for number, ((goal, facts), colour) in enumerate(zip(played.items(), COLOURS, strict=False)):
-        shares = [facts[stage] / facts["episodes"] for stage in STAGES]
-        far.bar(np.arange(len(STAGES)) + (number - 1) * shift, shares, shift, color=colour, label=goal)
-    far.set_xticks(range(len(STAGES)), [stage.replace("_", " ") for stage in STAGES])
-    far.set_ylabel("share of episodes")
-    far.set_ylim(0, 1.03)
-    far.legend()
-    for number, (name, colour) in enumerate(zip(GOES, COLOURS, strict=False)):
-        shares = [known[state][name] for state in known]
-        what.bar(
-            np.arange(len(known)) + (number - 1) * 0.27,
-            shares,
-            0.27,
-            color=colour,
-            label=name.replace("_", " "),
-        )
-    what.set_xticks(range(len(known)), list(known))
-    what.set_ylabel("share of states in which it goes there")
-    what.set_ylim(0, 1.03)
-    what.legend()
+    came = {
+        goal: {stage: facts[stage] / facts["episodes"] for stage in STAGES} for goal, facts in played.items()
+    }
+    bars(far, came, "share of episodes")
+    goes_there = {name: {state: shares[name] for state, shares in known.items()} for name in GOES}
+    bars(what, goes_there, "share of states in which it goes there")
     save_figure(figure, path)
 
 
@@ -135,10 +127,11 @@ def main() -> None:
     air = carried(data)
     off = np.linalg.norm(hands(data)[:, None] - cubes(data), axis=-1)
     near = float(np.quantile(off[air], 0.95))
-    usual = {"to a cube": actions[~air.any(1)], "with a cube to its place": actions[air.any(1)]}
     known = {
-        name: goes(critics, act, examples(data, bool(carrying)), np.median(these, axis=0))
-        for carrying, (name, these) in enumerate(usual.items())
+        name: goes(
+            critics, act, examples(data, carrying), np.median(actions[air.any(axis=1) == carrying], axis=0)
+        )
+        for name, carrying in (("to a cube", False), ("with a cube to its place", True))
     }
     arena, played = Arena("cube-double"), {}
     for goal in GRADED["cube-double"]:

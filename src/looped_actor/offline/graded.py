@@ -95,8 +95,7 @@ def subtasks_left(
         return None
     if world == "puzzle-3x3":
         return buttons_between(lights(states), lights(goals)).sum(axis=1)
-    here, there = (np.asarray(some)[:, ARM:].reshape(len(some), 2, -1)[..., :3] for some in (states, goals))
-    return (np.linalg.norm(here - there, axis=-1) / SCALE > CUBE).sum(axis=1)
+    return (np.linalg.norm(cubes(states) - cubes(goals), axis=-1) > CUBE).sum(axis=1)
 
 
 def lights(states: Float[np.ndarray, "n s"]) -> Int[np.ndarray, "n b"]:
@@ -112,6 +111,11 @@ def buttons_between(now: Int[np.ndarray, "n b"], wanted: Int[np.ndarray, "n b"])
 def hands(states: Float[np.ndarray, "n s"]) -> Float[np.ndarray, "n 3"]:
     """Where the arm's hand is, in metres."""
     return np.asarray(states)[:, HAND] / SCALE
+
+
+def cubes(states: Float[np.ndarray, "n s"]) -> Float[np.ndarray, "n 2 3"]:
+    """Where the two cubes of cube-double are, in metres."""
+    return np.asarray(states)[:, ARM:].reshape(len(states), 2, -1)[..., :3] / SCALE
 
 
 def stands_still(states: Float[np.ndarray, "n s"]) -> Bool[np.ndarray, " n-1"]:
