@@ -69,14 +69,19 @@ class Categorical(NamedTuple):
 
     def kl(self, other: "Categorical") -> Float[Array, "*b"]:
         """KL(self || other); infinite where `other` rules out what `self` allows."""
-        # With r = log(p / q), sum p r = sum (p r - p + q) = sum p (r + exp(-r) - 1), since both sum to
-        # one. All terms of the last form are positive. Those of the first cancel, which in float32
-        # leaves noise of 1e-7: a percent of the divergences at which a loop halts.
+        # With r = log(p / q), sum p r = sum (p r - p + q), since both sum to one. No term of the last form is
+        # negative. Those of the first cancel, which in float32 leaves noise of 1e-7: a percent of the
+        # divergences at which a loop halts. Where p and q are close, p r - p + q is p (r + exp(-r) - 1) with
+        # expm1; where q is several times p, exp(-r) may overflow, and the plain form loses nothing.
         log_p, log_q = self.log_probabilities, other.log_probabilities
-        possible = ~jnp.isneginf(log_p)
-        ratio = jnp.where(possible, log_p - log_q, 0)
-        terms = jnp.exp(log_p) * (ratio + jnp.expm1(-ratio))
-        return jnp.sum(jnp.where(possible, terms, jnp.exp(log_q)), axis=-1)
+        allowed, ruled_out = ~jnp.isneginf(log_p), jnp.isneginf(log_q)
+        p, q = jnp.exp(log_p), jnp.exp(log_q)
+        ratio = jnp.where(allowed & ~ruled_out, log_p - log_q, 0)
+        close = ratio > -1
+        near_ratio = jnp.where(close, ratio, 0)  # the branch not taken must not make gradients NaN
+        terms = jnp.where(close, p * (near_ratio + jnp.expm1(-near_ratio)), p * ratio - p + q)
+        terms = jnp.where(allowed, jnp.where(ruled_out, jnp.inf, terms), q)
+        return jnp.sum(terms, axis=-1)
 
 
 class DiagonalGaussian(NamedTuple):
