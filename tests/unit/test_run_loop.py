@@ -78,6 +78,18 @@ def test_halting_at_the_first_loop_that_satisfies_it():
     np.testing.assert_allclose(result.latent[:, 0], 2 * (1 - 0.5**result.loops) * x[:, 0], rtol=1e-6)
 
 
+def test_latent_residual_is_the_rule_of_fprm():
+    """The largest change of a token relative to that token, whatever the size of the others."""
+    rule = LatentResidual()
+    assert rule.threshold == 0.1
+    before = jnp.zeros((3, 2, 2)).at[:, 0].set(100.0)
+    now = before.at[0, 1].set(jnp.array([0.5, -1.0]))  # a small token changes wholly
+    now = now.at[1, 0].set(jnp.array([100.0, 125.0]))  # a large token by a fifth of its largest channel
+    np.testing.assert_allclose(rule.divergence(before, now), [1.0, 0.2, 0.0], rtol=1e-6)
+    # A latent without tokens is one token.
+    np.testing.assert_allclose(rule.divergence(before[:, 0], now[:, 0]), [0.0, 0.2, 0.0], rtol=1e-6)
+
+
 def test_the_direction_of_the_divergence():
     """KL(p_0 || p_1) against KL(p_1 || p_0), at the first loop."""
     z0, target = jnp.zeros((1, 2)), jnp.array([[2.0, 0.0]])

@@ -105,19 +105,27 @@ class PolicyKL(_Bounded):
 
 @dataclass(frozen=True)
 class LatentResidual(_Bounded):
-    """Stop when the latent stops changing: the rule of the original fixed-point reasoning model.
+    """Stop when the latent stops changing: the rule of the original fixed-point reasoning model (FPRM).
 
-    The divergence of loop l is |z_l - z_{l-1}| / |z_l|, over everything an example's latent holds.
+    The divergence of loop l is the largest relative change of a token, in the maximum norm over channels:
+    max_t |z_l[t] - z_{l-1}[t]|_inf / (|z_l[t]|_inf + 1e-8). The last axis holds channels; a latent
+    of shape [B, D] is one token.
     """
+
+    threshold: float = 0.1
+    """tau, as in FPRM."""
 
     def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Float[Array, "b ..."]:
         """The latent itself."""
         return latent
 
     def divergence(self, before: Float[Array, "b ..."], now: Float[Array, "b ..."]) -> Float[Array, " b"]:
-        """Relative residual. A latent that stays at zero has residual zero."""
-        change, size = _norm(now - before), _norm(now)
-        return jnp.where(change == 0, 0, change / jnp.maximum(size, jnp.finfo(size.dtype).tiny))
+        """The largest relative change of a token. A latent that stays at zero has residual zero."""
+        channels = now.shape[-1] if now.ndim > 1 else 1
+        change, size = (
+            jnp.abs(value.reshape(len(now), -1, channels)).max(axis=-1) for value in (now - before, now)
+        )
+        return (change / (size + 1e-8)).max(axis=-1)
 
 
 @dataclass(frozen=True)
@@ -151,8 +159,3 @@ class FixedLoops:
     def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
         """Never: only the cap stops it."""
         return jnp.zeros(loop.shape, bool)
-
-
-def _norm(latent: Float[Array, "b ..."]) -> Float[Array, " b"]:
-    flat = latent.reshape(latent.shape[0], -1)
-    return jnp.linalg.norm(flat, axis=-1)
