@@ -5,9 +5,10 @@ import types
 import jax
 import jax.numpy as jnp
 import pytest
+from flax import nnx
 
-from helpers import relative
-from looped_actor.models import layers
+from helpers import cast, relative
+from looped_actor.models import CoreConfig, FPRMCore, layers
 from looped_actor.models.drc import shifted_products
 
 
@@ -46,3 +47,22 @@ def test_heads_have_the_gradient_that_jax_takes(x64, monkeypatch, platform):
         return jnp.stack([part.reshape(3, 5, 2, 4).swapaxes(1, 2) for part in queries_keys_values])
 
     assert_same(lambda tokens, kernel: layers.in_heads(tokens, kernel, 2), plain, (tokens, kernel))
+
+
+@pytest.mark.parametrize("convolution", [False, True])
+def test_a_loop_has_jacobian_vector_products(x64, convolution):
+    """Forward mode against central differences and against reverse mode."""
+    config = CoreConfig(width=8, heads=2, layers=1, hidden_multiple=8, convolution=convolution)
+    core = cast(FPRMCore(config, rngs=nnx.Rngs(0)), jnp.float64)
+    z, x, tangent, cotangent = jax.random.normal(jax.random.key(1), (4, 2, 7, 8))
+
+    def loop(z):
+        return core(z, x, grid=(2, 3))
+
+    value, along = jax.jvp(loop, (z,), (tangent,))
+    step = 1e-6
+    assert relative(along, (loop(z + step * tangent) - loop(z - step * tangent)) / (2 * step)) < 1e-8
+    _, pull = jax.vjp(loop, z)
+    forward, reverse = jnp.vdot(cotangent, along), jnp.vdot(pull(cotangent)[0], tangent)
+    assert float(forward) == pytest.approx(float(reverse), rel=1e-12)
+    assert relative(value, loop(z)) == 0

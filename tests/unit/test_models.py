@@ -236,6 +236,29 @@ def test_bfloat16_computes_coarsely_and_decides_finely():
     assert (jnp.abs(a.loop.loops - b.loop.loops) <= 1).all()
 
 
+@pytest.mark.parametrize(
+    ("task", "arm", "heads"),
+    [
+        ("boxoban", "looped", 4),  # logits of the first latent, of each loop and of the last; the value
+        ("rush-hour", "looped", 4),
+        ("rush-hour", "iso-flops", 2),
+        ("boxoban", "drc", 2),
+        ("cube-double", "looped", 3),
+        ("cube-double", "mlp", 1),
+    ],
+)
+def test_heads_ask_for_full_precision(task, arm, heads):
+    """Whatever a TPU or GPU does by default, readouts and values are products of float32."""
+    shape = TASKS[task]
+    net = nnx.eval_shape(lambda: ARMS[arm].build(shape, paper_core(shape), nnx.Rngs(0)))
+    definition, state = nnx.split(net)
+    text = jax.jit(lambda state, seen: nnx.merge(definition, state)(seen)).lower(state, shape.observation(2))
+    dots = [line for line in text.as_text().splitlines() if "dot_general" in line]
+    precise = [line for line in dots if "HIGHEST" in line]
+    assert len(precise) == heads
+    assert len(dots) > heads
+
+
 def test_the_initial_latent_is_not_trained():
     model = small_critic()
     gradient = nnx.jit(nnx.grad(lambda m: surrogate_loss(m(board(2, 4, 4))).mean()))(model)

@@ -5,6 +5,7 @@ actor it decides from the present board alone. Its last layer flattens the board
 actor's, its parameters fit one board size.
 """
 
+import functools
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -87,8 +88,9 @@ class DRC(nnx.Module):
         self.layers = nnx.List(ConvLSTM(channels, rngs=rngs) for _ in range(config.depth))
         flat = grid[0] * grid[1] * channels
         self.dense = nnx.Linear(flat, config.hidden, kernel_init=fan_in_init, rngs=rngs)
-        self.policy = nnx.Linear(config.hidden, actions, kernel_init=fan_in_init, rngs=rngs)
-        self.value = nnx.Linear(config.hidden, 1, kernel_init=fan_in_init, rngs=rngs)
+        head = functools.partial(nnx.Linear, kernel_init=fan_in_init, precision="highest", rngs=rngs)
+        self.policy = head(config.hidden, actions)
+        self.value = head(config.hidden, 1)
 
     def __call__(
         self, observation: Float[Array, "b r c p"], *, record: bool = False, **options: Any

@@ -1,6 +1,7 @@
 """From latents to distributions and values. Every head reads the normalised latent, in float32 or finer.
 
-The precision is not a detail: halting compares distributions that differ by less than 1e-3.
+Halting compares distributions that differ by less than 1e-3, so heads also ask for full-precision products.
+By default a TPU multiplies float32 in bfloat16, and recent GPUs in TF32.
 """
 
 from collections.abc import Callable
@@ -39,7 +40,7 @@ class _Decoder(nnx.Module):
         self, width: int, outputs: int, initial: Callable[..., Array] = fan_in_init, *, rngs: nnx.Rngs
     ):
         self.width, self.outputs = width, outputs
-        self.decoder = nnx.Linear(width, outputs, kernel_init=initial, rngs=rngs)
+        self.decoder = nnx.Linear(width, outputs, kernel_init=initial, precision="highest", rngs=rngs)
 
     def decode(self, z: Float[Array, "*b d"]) -> Float[Array, "*b n"]:
         return self.decoder(rms_norm(z.astype(jnp.promote_types(z.dtype, jnp.float32))))

@@ -143,7 +143,7 @@ class MLPActor(nnx.Module):
         self.input = _Input(size, differences)
         self.features = MLP(self.input.size, hidden, layer_norm=False, rngs=rngs)
         small = nnx.initializers.variance_scaling(1e-2, "fan_avg", "uniform")
-        self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, rngs=rngs)
+        self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, precision="highest", rngs=rngs)
 
     def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> ActorOutput:
         """Decide for a batch of observations. The whole net counts as one loop."""
