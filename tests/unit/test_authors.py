@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, no_statistics
+from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, deciding, no_statistics
 from looped_actor.devices import all_devices
 from looped_actor.levels import starter_bank
 from looped_actor.loop import PolicyKL
@@ -18,7 +18,6 @@ from looped_actor.models.tasks import TASKS
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import Policy
 from looped_actor.training import ppo_trainer
-from looped_actor.training.fit import as_numbers
 from looped_actor.training.online import minibatches
 from looped_actor.training.ppo import ends
 from tiny import tiny
@@ -136,20 +135,42 @@ def test_hard_resets_bring_environments_into_phase():
     assert (np.asarray(state.players.envs.episode) >= 3).all()
 
 
-def test_statistics_count_a_rollout_before_or_after_it_is_learned_from():
-    """With one update in an iteration, the policy that is learned from differs only by its scaling."""
-    told = {}
-    for before in (False, True):
-        # Of cells: what a plane holds in all of them together hardly changes while vehicles slide.
-        how = {"scale_before_learning": before, "cell_statistics": True}
-        trainer = trainer_of(minibatch=128, epochs=1, **how)
-        state, metrics = trainer.iterate(trainer.begin(seed=0))
-        told[before] = state.statistics, as_numbers(metrics)
-    for mine, other in zip(*(statistics for statistics, _ in told.values()), strict=True):
-        np.testing.assert_array_equal(mine, other)
-    after, before = (numbers for _, numbers in told.values())
-    assert after["explained_variance"] == before["explained_variance"]  # the same values when acting
-    assert after["value_loss"] != pytest.approx(before["value_loss"], rel=1e-5)  # and others when learning
+def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
+    """The first rollout acts on raw boards; the value after its last step has the updated statistics."""
+    bootstraps = []
+
+    def recorded(reward, value, bootstrap, *rest, **options):
+        jax.debug.callback(lambda values: bootstraps.append(np.asarray(values)), bootstrap)
+        return advantages(reward, value, bootstrap, *rest, **options)
+
+    monkeypatch.setattr("looped_actor.training.ppo.advantages", recorded)
+    trainer = trainer_of(scale_before_learning=True, cell_statistics=True)
+    net = trainer.learner.net
+    first = trainer.begin(seed=0)
+    boards = jnp.asarray(first.players.observation, jnp.float32)
+    assert first.statistics.seen == 0
+    np.testing.assert_array_equal(first.statistics.normalise(boards), boards)
+    weights = jax.tree.map(jnp.copy, first.weights)
+    state, _ = trainer.iterate(first)
+    jax.effects_barrier()
+    config = net.config
+    assert (
+        state.statistics.seen == config.num_envs * config.rollout_steps
+    )  # the first boards once, as acted on
+    (bootstrap,) = bootstraps
+    for statistics, same in ((state.statistics, True), (weights.statistics, False)):
+        decide = deciding(net.definition, weights._replace(statistics=statistics))
+        values = np.asarray(decide(state.players.observation).value)
+        assert np.allclose(bootstrap, values, rtol=1e-4, atol=1e-5) == same
+
+
+def test_without_that_the_first_boards_count():
+    trainer = trainer_of(cell_statistics=True)
+    state = trainer.begin(seed=0)
+    envs = trainer.learner.net.config.num_envs
+    assert state.statistics.seen == envs
+    state, _ = trainer.iterate(state)
+    assert state.statistics.seen == envs * (1 + trainer.learner.net.config.rollout_steps)
 
 
 def test_every_cell_is_scaled_by_its_own_statistics():

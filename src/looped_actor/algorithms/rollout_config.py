@@ -32,7 +32,9 @@ class RolloutConfig:
     """Scale each cell of a board by its own statistics, down to deviations of 1e-6, instead of each plane by
     one for all cells, down to 1e-3. Such a policy plays boards of one size."""
     scale_before_learning: bool = False
-    """Let the statistics of observations count a rollout before it is learned from, instead of after."""
+    """Update the statistics of observations between acting and learning, as the authors' code does: the first
+    rollout acts on raw observations, and the value after the last step uses the updated statistics. Otherwise
+    they start from the first observations, and a rollout counts after it was learned from."""
     min_cap: int | None = None
     """Learn each minibatch with a cap drawn at random, from this one to the cap of the halting rule, so that
     a block learns to be repeated. Play has the rule's cap. None: learning has it too."""

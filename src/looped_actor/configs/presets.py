@@ -58,7 +58,7 @@ def _paper_online(task: PuzzleName) -> OnlineConfig:
             value_cost=0.25,
             bootstrap_timeouts=False,
             shuffle="steps",
-            hard_resets=50,
+            hard_resets=100,
             cell_statistics=True,
             scale_before_learning=True,
         ),

@@ -133,15 +133,17 @@ class PolicyNet:
         )
         learner = new_learner(trained, self.optimiser)
         rest = on_every_device(mesh, (learner, fixed, statistics, jnp.int32(0), root))
-        # The first observations count, so that the first rollout is not played by an unscaled net.
-        look = on_each_device(
-            mesh,
-            lambda statistics, observation: statistics.update(observation, DATA),
-            (EVERYWHERE, ROWS),
-            EVERYWHERE,
-        )
         learner, fixed, statistics, iteration, root = rest
-        state = OnlineState(learner, fixed, look(statistics, first.observation), first, iteration, root)
+        if not self.config.scale_before_learning:
+            # The first observations count, so that the first rollout is not played by an unscaled net.
+            update = on_each_device(
+                mesh,
+                lambda statistics, observation: statistics.update(observation, DATA),
+                (EVERYWHERE, ROWS),
+                EVERYWHERE,
+            )
+            statistics = update(statistics, first.observation)
+        state = OnlineState(learner, fixed, statistics, first, iteration, root)
 
         remember = functools.partial(first_memory, starting_of(net), self.definition)
         remember = on_each_device(mesh, remember, (EVERYWHERE, ROWS), ROWS)
@@ -178,6 +180,11 @@ class PolicyNet:
             core = core_gradient(self.definition, state.weights, loss, first, DATA)
             updates = updates._replace(core=core)
         return learner, updates
+
+    def values(self, state: OnlineState, players: Players) -> Float[Array, " b"]:
+        """Values of what the environments show now."""
+        decide = deciding(self.definition, state.weights, execution=self.execution)
+        return decide(players.observation, expected_loops=players.loops, memory=players.memory).value
 
     def caps(self, state: OnlineState) -> Int[Array, " updates"] | None:
         """The caps of an iteration's minibatches; None where all have that of the rule."""

@@ -75,6 +75,10 @@ class PPO:
         config, rollout = self.net.config, experience.rollout
         assert isinstance(config, PPOConfig)
         steps = rollout.steps
+        stale = self.net.staleness(state, rollout)
+        if config.scale_before_learning:
+            state = seen(state, rollout)
+            rollout = rollout._replace(bootstrap=self.net.values(state, experience.players))
         judged = advantages(
             config.reward_scale * steps.reward,
             steps.value,
@@ -92,9 +96,6 @@ class PPO:
             steps.loops,
             steps.memory,
         )
-        stale = self.net.staleness(state, rollout)
-        if config.scale_before_learning:
-            state = seen(state, rollout)
         learner, updates = self.net.updates(
             state, flat(examples), lambda decide, some: ppo_loss(decide, some, config)
         )
