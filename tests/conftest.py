@@ -15,8 +15,9 @@ sys.path.insert(0, str(pathlib.Path(__file__).parent))
 
 from flags import QUICK_TO_COMPILE
 
-# Timings (`looped-actor bench`) run without this.
-os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
+# OPTIMISED=1 leaves the compiler at its defaults, as users have it: slower to compile, and other fusions.
+if not os.environ.get("OPTIMISED"):
+    os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
 
 # Many tests, and the commands that they run, compile the same programs: each is compiled once in a session.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
