@@ -32,7 +32,8 @@ from looped_actor.runs.base import Own
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.own import read_code
 from looped_actor.runs.policy import Policy
-from looped_actor.serving.server import Replica, Serving
+from looped_actor.serving.protocol import ProtocolError
+from looped_actor.serving.server import Replica, Serving, deploy, start
 
 WALK = ROOT / "examples" / "own_world.py"
 RUSH_HOUR, CARRIED = "rush-hour-micro", SHELF / "rush-hour-carried"
@@ -141,6 +142,10 @@ WRONG = [
     ("/v2/models/rush/ready", b"", 405, "this answers GET"),
     ("/v2/models/rush/other", None, 404, "there is nothing at '/v2/models/rush/other'"),
     ("/v2/models/nobody/infer", b"{}", 404, "models are ['rush', 'carried']"),
+    ("/", None, 404, "there is nothing at '/'; all paths begin with /v2"),
+    ("/nothing", None, 404, "there is nothing at '/nothing'"),
+    ("/nothing", b"{}", 404, "there is nothing at '/nothing'"),
+    ("/v2nothing", None, 404, "there is nothing at '/v2nothing'"),
     ("/v2/models/rush/infer", b"x" * (2**24 + 1), 413, "at most 16777216 bytes"),
 ]
 
@@ -242,6 +247,49 @@ def test_a_world_of_one_s_own_is_served_too(tmp_path, monkeypatch):
         Replica(asdict(Serving()), "walk", str(tmp_path))
 
 
+@pytest.mark.parametrize(("status", "waiting", "timeout"), [(503, 0, 10**9), (504, 1024, 1)])
+def test_a_request_that_fails_leaves_the_latent_of_its_sequence(status, waiting, timeout, seen, monkeypatch):
+    """A client that tries again, as `Retry-After` invites it to, continues from the carried latent."""
+    monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
+    policy, memory = looped_actor.load_policy(CARRIED), None
+    replica = Replica(asdict(Serving(board=(6, 6))), "carried", str(CARRIED))
+
+    def infer(board, **parameters):
+        data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": board.tolist()}
+        body = {"inputs": [data], "parameters": {"sequence_id": 7, **parameters}}
+        answer = json.loads(asyncio.run(replica.infer(json.dumps(body).encode(), None))[0])
+        told = {one["name"]: one["data"] for one in answer["outputs"]}
+        return told["action"][0], told["loops"][0], answer["parameters"]["sequence_fresh"]
+
+    def refused(board, **parameters):
+        with monkeypatch.context() as change:
+            change.setattr(replica.engine, "most_waiting", waiting)
+            with pytest.raises(ProtocolError) as error:
+                infer(board, timeout=timeout, **parameters)
+        assert error.value.status == status
+
+    for board in seen[:3]:
+        refused(board)
+        expected = policy.act(board, memory=memory)
+        assert infer(board) == (expected.action, expected.loops, memory is None)
+        memory = expected.memory
+    refused(seen[3], sequence_end=True)
+    expected = policy.act(seen[3], memory=memory)
+    assert infer(seen[3], sequence_end=True) == (expected.action, expected.loops, False)
+    infer(seen[4])
+    refused(seen[5], sequence_start=True)  # the episode of this latent is over
+    assert infer(seen[5])[2]
+    replica.engine.close()
+
+
+def test_a_policy_that_carries_is_not_served_by_several_replicas():
+    """Ray Serve sends a request to any of them, and the latent is in one. Refused before Ray starts."""
+    with pytest.raises(ValueError, match=r"carried carries its latent .* serve it with one replica"):
+        start({"rush": str(SHELF / RUSH_HOUR), "carried": str(CARRIED)}, Serving(replicas=2))
+    with pytest.raises(ValueError, match="serve it with one replica"):
+        deploy({"carried": str(CARRIED)}, Serving(replicas=2))
+
+
 @thorough
 def test_a_replica_that_is_killed_is_replaced_and_tokens_are_asked_for(policy, seen):
     process, address = begun(
@@ -293,18 +341,29 @@ def test_a_policy_is_replaced_without_a_failed_request(seen, tmp_path):
             (served / "policy.safetensors").write_bytes(b"damaged")
             process.send_signal(signal.SIGHUP)  # what cannot be loaded replaces nothing
             time.sleep(5)
-            shutil.rmtree(served)
-            shutil.copytree(CARRIED, served)
+            replace_policy(served, CARRIED)
+            process.send_signal(signal.SIGHUP)  # nor does what two replicas cannot serve
+            time.sleep(5)
+            replace_policy(served, SHELF / RUSH_HOUR, max_loops=4)
             process.send_signal(signal.SIGHUP)
             assert process.stdout.readline() == "replaced\n"
             over.set()
             statuses = [status for one in asked for status in one.result(60)]
         assert set(statuses) == {200}
-        assert fetched(address, "/v2/models/rush")[2]["parameters"]["start"] == "carried"
+        assert fetched(address, "/v2/models/rush")[2]["parameters"]["max_loops"] == 4
     finally:
         over.set()
         process.terminate()
         assert process.wait(60) == 0
+
+
+def replace_policy(folder, by, **halting):
+    """Put another policy into a folder, with changes of its halting rule."""
+    shutil.rmtree(folder)
+    shutil.copytree(by, folder)
+    config = json.loads((folder / "config.json").read_text())
+    config["halting"] |= halting
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def replicas():

@@ -6,7 +6,7 @@ import json
 from looped_actor.serving.gate import Gate
 
 
-def asked(gate, method="POST", **headers):
+def asked(gate, method="POST", path="/v2/models/any/infer", **headers):
     """What is sent to one who asks."""
     sent = []
 
@@ -15,7 +15,7 @@ def asked(gate, method="POST", **headers):
 
     async def answered():
         raw = [(name.encode(), value.encode()) for name, value in headers.items()]
-        await gate({"type": "http", "method": method, "headers": raw}, None, send)
+        await gate({"type": "http", "method": method, "path": path, "headers": raw}, None, send)
         return sent
 
     return answered()
@@ -80,5 +80,27 @@ def test_a_failure_inside_frees_its_place():
             except RuntimeError as error:
                 told.append(str(error))
         assert told == ["inside"] * 3
+
+    asyncio.run(scene())
+
+
+def test_paths_that_nobody_serves_are_answered_in_json():
+    """Ray Serve itself answers them in plain text."""
+
+    async def app(scope, receive, send):
+        await send(scope["path"])
+
+    async def scene():
+        gate = Gate(app, 1, "secret")
+        for path in ("/v2", "/v2/", "/v2/nothing", "/-/healthz"):
+            assert await asked(gate, "GET", path) == [path]
+        for path in ("/", "/nothing", "/v2x", "/v1/models", "//", "/-", "/-/nothing"):
+            for method in ("GET", "POST"):
+                start, body = await asked(gate, method, path)
+                assert (start["status"], dict(start["headers"])[b"content-type"]) == (
+                    404,
+                    b"application/json",
+                )
+                assert f"there is nothing at {path!r}" in json.loads(body["body"])["error"]
 
     asyncio.run(scene())

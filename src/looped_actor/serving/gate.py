@@ -1,4 +1,4 @@
-"""Refuses at the entrance, where it costs least, strangers and what is more than the replicas can hold.
+"""Refuse requests in the proxy, where it costs least: without a token, to unknown paths, or one too many.
 
 A refusal by a replica, or by the queue of Ray Serve, costs the proxy as much as an answer, and the proxy is
 what is short first. So a cluster that is started here has a gate in its proxy; on one that was there before,
@@ -10,11 +10,15 @@ import json
 import os
 from typing import Any
 
+from looped_actor.checks import shown
+
 MOST, TOKEN = "LOOPED_ACTOR_MOST_INSIDE", "LOOPED_ACTOR_TOKEN"
 """Variables of the environment, from which the proxy has its limits."""
 RETRY_AFTER = 1
 """Seconds after which one who is refused may ask again."""
 STRANGER = "a bearer token is asked for"
+RAY_PATHS = ("/-/healthz", "/-/routes")
+"""Answered by Ray Serve itself."""
 
 
 def bears(authorization: str, token: str) -> bool:
@@ -36,7 +40,13 @@ class Gate:
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """As ASGI says."""
-        if scope["type"] != "http" or scope["method"] != "POST":
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        path = scope["path"]
+        if path not in RAY_PATHS and not f"{path}/".startswith("/v2/"):  # Ray Serve answers in plain text
+            why = f"there is nothing at {shown(path)}; all paths begin with /v2"
+            return await _refuse(send, 404, why)
+        if scope["method"] != "POST":
             return await self._app(scope, receive, send)
         borne = dict(scope["headers"]).get(b"authorization", b"").decode("latin-1")
         if not bears(borne, self._token):

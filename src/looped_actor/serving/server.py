@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 
 from looped_actor.checks import at_least_one, shown
-from looped_actor.loop import Memory, StopReason
+from looped_actor.loop import FixedStart, Memory, StopReason
 from looped_actor.policies.load import policy_at
 from looped_actor.policies.shelf import located
 from looped_actor.processes import join_ray
@@ -281,13 +281,17 @@ class Replica(Asking):
         now = time.monotonic()
         while self.sequences and next(iter(self.sequences.values()))[1] < now - SEQUENCE_SECONDS:
             self.sequences.popitem(last=False)
-        memory, _ = self.sequences.pop(sequence, (None, now))
-        return sequence, None if question.parameters.get("sequence_start") is True else memory
+        if question.parameters.get("sequence_start") is True:
+            self.sequences.pop(sequence, None)
+        # A latent stays until its successor is here: a request that fails can be sent again.
+        memory, _ = self.sequences.get(sequence, (None, now))
+        return sequence, memory
 
     def _remember(self, sequence: Any, answer: Answer, ended: bool) -> None:
+        self.sequences.pop(sequence, None)
         if ended or answer.memory is None:
             return
-        self.sequences[sequence] = answer.memory, time.monotonic()
+        self.sequences[sequence] = answer.memory, time.monotonic()  # as the newest
         if len(self.sequences) > MOST_SEQUENCES:
             self.sequences.popitem(last=False)
 
@@ -326,12 +330,13 @@ def start(
         located(folder)
         if not re.fullmatch(r"[\w.-]{1,100}", name) or name == DOOR:
             raise ValueError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
+    _check(policies, settings)  # before a cluster is started
     if settings.ray == "local":
         os.environ.setdefault("RAY_worker_niceness", "0")  # someone waits for their answers
         put_up(settings.most_waiting * settings.replicas * len(policies), settings.token)
     join_ray(settings.ray)
     try:
-        deploy(policies, settings, ways)
+        _deploy(policies, settings, ways or {})
     except BaseException:
         stop(policies)
         raise
@@ -344,12 +349,26 @@ def deploy(
 
     Replicas are replaced one after the other. Where a policy cannot be loaded, nothing changes.
     """
+    _check(policies, settings)
+    _deploy(policies, settings, ways or {})
+
+
+def _check(policies: Mapping[str, str], settings: Serving) -> None:
+    """Raise an error for policies that cannot be loaded, or not be served in this way."""
+    own = settings.own
+    for name, folder in policies.items():
+        policy = policy_at(pathlib.Path(folder), own=own)
+        policy.run.program(settings.board)
+        if settings.replicas > 1 and policy.starting != FixedStart():
+            raise ValueError(
+                f"{name} carries its latent from one decision to the next, in the replica that made it, and "
+                f"requests may reach any of {settings.replicas} replicas: serve it with one replica"
+            )
+
+
+def _deploy(policies: Mapping[str, str], settings: Serving, ways: Mapping[str, type[Replica]]) -> None:
     from ray import serve
 
-    own = settings.own
-    for folder in policies.values():
-        policy_at(pathlib.Path(folder), own=own).run.program(settings.board)  # what is wrong is said here
-    ways = ways or {}
     logging.getLogger("ray.serve").setLevel(logging.ERROR)
     quiet = {"log_level": "ERROR", "enable_access_log": False}
     http = {"host": settings.host, "port": settings.port}
