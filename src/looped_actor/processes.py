@@ -5,6 +5,7 @@ does not depend on the number of workers. `fan_out` runs named jobs, each in a p
 own; a process that dies is started again, so a job that saves its progress, like a training run, continues.
 """
 
+import itertools
 import multiprocessing
 import os
 import pathlib
@@ -174,8 +175,26 @@ def devices_here() -> tuple[str, int]:
     return platform, default_workers() if platform == "cpu" else int(count)
 
 
+VISIBLE = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
+"""Environment variables that name the accelerators of a process, by platform."""
+
+
+def visible_devices(variable: str) -> list[str] | None:
+    """The devices that an environment variable names, by number or UUID; None if it is not set.
+
+    As CUDA reads it: an empty name or -1 ends the list.
+    """
+    if variable not in os.environ:
+        return None
+    names = [name.strip() for name in os.environ[variable].split(",")]
+    return list(itertools.takewhile(lambda name: name not in ("", "-1"), names))
+
+
 class Processes:
     """A local pool: a new process for every call, on a device (of a CPU, some cores) that no other one uses.
+
+    Accelerators are those that `CUDA_VISIBLE_DEVICES` or `TPU_VISIBLE_CHIPS` names, where it is set. More
+    workers than accelerators are refused, since JAX takes most of a device's memory; CPU cores are shared.
 
     Args:
       workers: processes at a time. Default: one per device.
@@ -187,6 +206,11 @@ class Processes:
             raise ValueError(f"workers must be at least 1, not {workers}")
         self._platform, number = devices_here()
         self.workers, self.retries = workers or number, retries
+        if self._platform != "cpu" and self.workers > number:
+            raise ValueError(
+                f"{self.workers} workers were asked for, and each needs a device of its own: there are "
+                f"{number} of type {self._platform}"
+            )
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
         for slot in range(self.workers):
             self._slots.put(slot)
@@ -395,6 +419,7 @@ def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, argume
             cores = sorted(available_cores())
             os.sched_setaffinity(0, set(cores[slot % len(cores) :: min(slots, len(cores))]))
     else:
+        inherited = visible_devices(VISIBLE[platform])
         # Read when JAX first looks for devices, which is after this.
-        os.environ["CUDA_VISIBLE_DEVICES" if platform == "gpu" else "TPU_VISIBLE_CHIPS"] = str(slot)
+        os.environ[VISIBLE[platform]] = str(slot) if inherited is None else inherited[slot]
     sending.send(_answer(work, arguments))

@@ -18,7 +18,7 @@ from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
 from looped_actor.offline.ogbench import TASKS as WORLD_TASKS
 from looped_actor.offline.ogbench import WORLDS
-from looped_actor.processes import Job, Processes, RayTasks, WorkError, fan_out
+from looped_actor.processes import Job, Processes, RayTasks, WorkError, fan_out, visible_devices
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study
@@ -148,6 +148,47 @@ def test_what_dies_is_tried_again_and_what_fails_is_not(kind, tmp_path, monkeypa
         with pytest.raises(ChildProcessError, match=r"1 of 2 failed(.|\n)*bad: 'no such thing'"):
             fan_out(jobs, pool, seen.append, seconds=0.01)
     assert [(status.name, status.state) for status in seen[-1]] == [("good", "finished"), ("bad", "failed")]
+
+
+def place_of(barrier, variable):
+    """The device of a process, once as many processes run as there are devices."""
+    (barrier / str(os.getpid())).touch()
+    while len(list(barrier.iterdir())) < 2:
+        time.sleep(0.01)
+    return os.environ[variable]
+
+
+@pytest.mark.parametrize(
+    ("platform", "inherited", "expected"),
+    [
+        ("gpu", "4,5", ["4", "5"]),
+        ("gpu", " 7 , GPU-abc,-1,6", ["7", "GPU-abc"]),
+        ("gpu", None, ["0", "1"]),
+        ("tpu", "2,3", ["2", "3"]),
+    ],
+)
+def test_processes_use_the_devices_that_the_environment_names(
+    platform, inherited, expected, tmp_path, monkeypatch
+):
+    """No accelerator is needed: the variable is all that a process gets."""
+    variable = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}[platform]
+    monkeypatch.delenv(variable, raising=False)
+    if inherited is not None:
+        monkeypatch.setenv(variable, inherited)
+    monkeypatch.setattr("looped_actor.processes.devices_here", lambda: (platform, 2))
+    with Processes() as pool:
+        places = [pool.submit(place_of, tmp_path, variable) for _ in range(2)]
+        assert sorted(place.result(60) for place in places) == expected
+    with pytest.raises(ValueError, match=f"3 workers were asked for, .* there are 2 of type {platform}"):
+        Processes(workers=3)
+
+
+@pytest.mark.parametrize(
+    ("value", "expected"), [("", []), ("-1", []), ("0,-1,1", ["0"]), ("GPU-a,MIG-b", ["GPU-a", "MIG-b"])]
+)
+def test_visible_devices(value, expected, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", value)
+    assert visible_devices("CUDA_VISIBLE_DEVICES") == expected
 
 
 def test_a_pool_that_is_left_has_its_work_saved(tmp_path):
