@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import pathlib
+import re
 import stat
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -32,8 +33,13 @@ def cache_folder() -> pathlib.Path:
     return pathlib.Path(home, "looped-actor")
 
 
-def check_writable(path: pathlib.Path) -> None:
-    """Raise an error if nothing can be written there, as a file or as a folder."""
+def check_writable(name: str | os.PathLike) -> None:
+    """Raise an error if nothing can be written there, as a file or as a folder. URLs are refused."""
+    text, path = os.fspath(name), pathlib.Path(name)
+    if not text:
+        raise ValueError("the path to write to is empty: name a folder or a file")
+    if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):  # a path has lost one of the two slashes
+        raise ValueError(f"{text} is a URL, and only local files can be written: name a folder or a file")
     if (path.is_symlink() and not path.is_dir()) or (
         path.exists() and not path.is_file() and not path.is_dir()
     ):

@@ -3,15 +3,18 @@
 import json
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
 import jax
 import pytest
 
+import looped_actor
 from flags import QUICK_TO_COMPILE
 from helpers import thorough
 from looped_actor.version import __version__
+from tiny import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 COMMAND = [str(pathlib.Path(sys.executable).with_name("looped-actor"))]
@@ -131,3 +134,37 @@ def test_mistakes_end_in_a_message(command, message):
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("out", "message"),
+    [
+        (["--out", "gs://bucket/run"], "gs://bucket/run is a URL, and only local files can be written"),
+        (["--out=s3://bucket/run"], "s3://bucket/run is a URL, and only local files can be written"),
+        (["--out", ""], "the path to write to is empty"),
+        (["--out="], "the path to write to is empty"),
+        (["--out={tmp_path}/file/run"], "is a file, not a folder"),
+    ],
+)
+def test_places_that_cannot_be_written_are_refused_before_jax_is_imported(out, message, tmp_path):
+    (tmp_path / "file").touch()
+    words = [word.format(tmp_path=tmp_path) for word in out]
+    environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
+    done = subprocess.run(
+        [*COMMAND, "train", "boxoban", *words], capture_output=True, text=True, env=environment, cwd=tmp_path
+    )
+    told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert (done.returncode, len(told)) == (2, 1), told
+    assert message in told[0]
+    assert not re.search(r"\| +jax$", done.stderr, re.M)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize(
+    ("folder", "message"), [("gs://bucket/run", "gs://bucket/run is a URL"), ("", "is empty")]
+)
+def test_training_into_a_url_or_nowhere_is_refused(folder, message, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match=message):
+        looped_actor.train(tiny(), folder)
+    assert not list(tmp_path.iterdir())

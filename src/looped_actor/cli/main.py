@@ -2,7 +2,6 @@
 
 import itertools
 import os
-import pathlib
 import sys
 import traceback
 from typing import Any, NoReturn
@@ -117,8 +116,9 @@ def _check_options(arguments: list[str]) -> None:
     for option in options:
         if options.count(option) > 1:  # the last would count and the first be forgotten without a word
             raise ValueError(f"{option} is given twice; give it once, with all of its values")
-    for option, value in itertools.pairwise(arguments):
-        if option == "--out":
-            from looped_actor.files import check_writable  # which --help need not wait for
+    given = [argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")]
+    given += [value for option, value in itertools.pairwise(arguments) if option == "--out"]
+    for value in given:
+        from looped_actor.files import check_writable  # which --help need not wait for
 
-            check_writable(pathlib.Path(value))  # before hours of work
+        check_writable(value)  # before hours of work

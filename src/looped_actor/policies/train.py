@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from looped_actor.configs.runs import CONFIG_FILE, RunConfig
 from looped_actor.devices import all_devices
+from looped_actor.files import check_writable
 from looped_actor.policies.load import policy_at
 from looped_actor.runs.base import Build, Own
 from looped_actor.runs.folder import begin_run, read_run, train_run
@@ -48,6 +49,7 @@ def train(
       report: called after every iteration. Default: shows a bar on the terminal.
       loggers: get all numbers, beside metrics.csv and TensorBoard.
     """
+    check_writable(folder)
     folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
     if not run_of(config, folder, own=own).makes_policy:
         raise ValueError(f"{config.title}: no policy comes of that; train it with `looped-actor train`")
