@@ -2,11 +2,14 @@
 
 python benchmarks/faults.py files --cases 1000000 --minutes 30 --out results/faults_files.json
 python benchmarks/faults.py kills --learner ppo --cases 50 --minutes 30 --out results/faults_kills_ppo.json
+python benchmarks/faults.py starts --cases 20 --at-once 4 --minutes 60 --out results/faults_starts.json
 python benchmarks/faults.py disk --cases 20 --out results/faults_disk.json       # mounts a tmpfs: as root
 python benchmarks/faults.py processes --out results/faults_processes.json
 
 files: mutated files of every format that the package reads, each opened under a limit of memory and time.
 kills: SIGKILL at moments spread evenly over a whole run; what is resumed must end in the same bytes.
+starts: SIGINT and SIGKILL at moments of a run's first minute; the same command, or resume, must end in the
+  same bytes, and after SIGINT one sentence is printed, and no traceback.
 disk: the disk is full from some moment on; the run must end with a sentence, and resume to the same bytes.
 processes: of two that train together one is killed, ended, started twice, or missing.
 
@@ -17,6 +20,7 @@ import argparse
 import os
 import pathlib
 import random
+import re
 import shutil
 import signal
 import socket
@@ -26,6 +30,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 
 from mutated_files import FORMATS, mutate_files
@@ -65,18 +70,27 @@ RUNS = {
     "imitation": ["rush-hour", "--learner", "imitation", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
     "gciql": ["cube-double", "--steps", ITERATIONS * 5, "--set", *WORLD],
 }
+START = [*RUNS["ppo"], "levels.train_count=400", "evaluate_every=3", "checkpoint_every=2"]
+"""Its levels are more than one process generates."""
+START[START.index("--steps") + 1] = 6 * 128
+SECONDS_OF_A_START = 60
+SENTENCE = re.compile(
+    r"^looped-actor: interrupted.*$|^.*: (saved; continue with|finished; the policy is in) .*$", re.M
+)
+"""What a run says of its end when it is interrupted."""
 SECONDS_TO_NOTICE = 120
 """In which a process must have ended after another one that it works with."""
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("fault", choices=["files", "kills", "disk", "processes"])
+    options.add_argument("fault", choices=["files", "kills", "starts", "disk", "processes"])
     options.add_argument("--learner", choices=list(RUNS), default="ppo", help="of kills")
     options.add_argument(
         "--formats", nargs="*", choices=list(FORMATS), default=list(FORMATS), help="of files"
     )
     options.add_argument("--cases", type=int, default=20)
+    options.add_argument("--at-once", type=int, default=1, help="of starts: runs at a time")
     options.add_argument("--minutes", type=float, default=30.0, help="stop before, if that takes longer")
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=pathlib.Path)
@@ -88,6 +102,8 @@ def main() -> None:
             facts = mutate_files(given.formats, given.cases, given.seed, deadline, folder)
         elif given.fault == "kills":
             facts = kills(given.learner, given.cases, given.seed, deadline, folder)
+        elif given.fault == "starts":
+            facts = starts(given.cases, given.seed, deadline, folder, given.at_once)
         elif given.fault == "disk":
             facts = full_disks(given.cases, given.seed, deadline, folder)
         else:
@@ -121,7 +137,7 @@ class Run:
 
     def finish(self) -> str:
         """To the end; returns what it printed, and raises an error where it failed."""
-        said, _ = (process := self.start()).communicate(timeout=600)
+        said, _ = (process := self.start()).communicate(timeout=1200)
         if process.returncode:
             raise RuntimeError(f"it ended with code {process.returncode}: {said[-600:]}")
         return said
@@ -194,6 +210,70 @@ def kills(learner: str, cases: int, seed: int, deadline: float, folder: pathlib.
         "failures": [one for one in done if one["outcome"] != "equal"],
         "moments": sorted(one["second"] for one in done),
     }
+
+
+def starts(cases: int, seed: int, deadline: float, folder: pathlib.Path, at_once: int) -> dict:
+    """Both signals at moments that are spread evenly over the first minute, in an order drawn at random."""
+    (whole := Run(folder / "whole", START)).finish()
+    expected, chance, done = whole.outcome, random.Random(seed), []
+    moments = [(slot + chance.random()) / cases * SECONDS_OF_A_START for slot in range(cases)]
+    order = [(number, moment) for number in (signal.SIGINT, signal.SIGKILL) for moment in moments]
+    chance.shuffle(order)
+
+    def case(number: signal.Signals, moment: float) -> None:
+        if time.monotonic() > deadline:
+            return
+        run = Run(folder / f"{number.name}{moment}", START)
+        facts = {"signal": number.name, "second": round(moment, 2), **interrupt(run, number, moment)}
+        done.append(facts | {"outcome": compare(run, expected)})
+        shutil.rmtree(run.folder, ignore_errors=True)
+        print(f"{len(done)} of {len(order)}: {done[-1]}", flush=True)
+
+    with ThreadPoolExecutor(at_once) as threads:
+        list(threads.map(case, *zip(*order, strict=True)))
+    wanted = {"problem": None, "outcome": "equal"}
+    return {
+        "asked": len(order),
+        "starts": len(done),
+        "failures": [one for one in done if one | wanted != one],
+        "cases": sorted(done, key=lambda one: (one["signal"], one["second"])),
+    }
+
+
+def interrupt(run: Run, number: signal.Signals, moment: float) -> dict:
+    """Send a signal to all processes of a run, as a terminal does; returns what it said and had done."""
+    process = run.start()
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(moment)
+    ended = process.poll() is not None
+    with suppress(ProcessLookupError):
+        os.killpg(process.pid, number)
+    began, problem = time.monotonic(), None
+    try:
+        said, _ = process.communicate(timeout=5 * SECONDS_TO_NOTICE)
+    except subprocess.TimeoutExpired:
+        kill(process)
+        said, problem = "", "it hung"
+    sentences = [found.group() for found in SENTENCE.finditer(said)]
+    noise = [word for word in ("Traceback", "Exception ignored", "Error") if word in said]
+    if number == signal.SIGINT and (process.returncode not in (0, 130) or noise or len(sentences) != 1):
+        problem = problem or f"code {process.returncode}: {said[-2000:]}"
+    return {
+        "reached": "the end" if ended else reached(run),
+        "iterations": run.rows,
+        "said": sentences[-1].replace(str(run.folder), "RUN") if sentences else None,
+        "seconds_to_end": round(time.monotonic() - began, 1),
+        "problem": problem,
+    }
+
+
+def reached(run: Run) -> str:
+    """What a run was doing, as its folder says."""
+    if run.rows:
+        return "learning"
+    if not (run.folder / "config.json").exists():
+        return "imports"
+    return "levels" if (run.folder / "preparing").exists() else "compiling"
 
 
 def full_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
@@ -283,7 +363,7 @@ class Pair:
     def finish(self) -> None:
         """Both, to the end."""
         both = [self.run(0).start(), self.run(1).start()]
-        said = [process.communicate(timeout=600)[0] for process in both]
+        said = [process.communicate(timeout=1200)[0] for process in both]
         if any(process.returncode for process in both):
             raise RuntimeError(f"they ended with {[p.returncode for p in both]}: {said[0][-600:]}")
 

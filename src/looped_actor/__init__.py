@@ -8,8 +8,10 @@ Names are imported when they are first used, so that `looped-actor --help` need 
 """
 
 import importlib
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
+from looped_actor.interrupts import exit_on_interrupt, is_command
 from looped_actor.registration import register_environments
 from looped_actor.version import __version__
 
@@ -29,7 +31,8 @@ if TYPE_CHECKING:
     from looped_actor.runs.policy import Policy
     from looped_actor.training import Logger, Report, WandbLogger, ppo_trainer
 
-register_environments()
+with exit_on_interrupt() if is_command() else nullcontext():
+    register_environments()
 
 _HOMES = (
     "looped_actor.loop",

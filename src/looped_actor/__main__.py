@@ -1,5 +1,20 @@
-"""`python -m looped_actor`: the command line, where its script is not on the path."""
+"""The command line, as `looped-actor` and as `python -m looped_actor`."""
 
-from looped_actor.cli.main import main
+import sys
 
-main()
+from looped_actor.interrupts import exit_on_interrupt
+
+
+def main() -> None:
+    """Import the command line and run it."""
+    with exit_on_interrupt():
+        from looped_actor.cli.main import main as run
+    try:
+        run()
+    finally:
+        sys.stdout.flush()
+        exit_on_interrupt("").__enter__()  # Python's own exit takes a while, and all is said
+
+
+if __name__ == "__main__":
+    main()

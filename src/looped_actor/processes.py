@@ -24,6 +24,7 @@ from concurrent.futures import Future, ProcessPoolExecutor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from multiprocessing import resource_tracker
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 import numpy as np
@@ -111,7 +112,7 @@ def run_batches(
             ) from None
         finally:
             for _, result in pending:
-                if isinstance(result, Future):
+                if isinstance(result, Future) and not isinstance(workers, int):  # local workers are ended
                     result.cancel()
 
 
@@ -122,7 +123,30 @@ def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
         yield workers.submit, workers.workers
         return
     with ProcessPoolExecutor(workers, mp_context=_SPAWN, initializer=end_with_parent) as pool:
-        yield pool.submit, workers
+
+        def submit(*call: Any) -> Future:
+            with without_interrupts():  # starts processes
+                return pool.submit(*call)
+
+        try:
+            yield submit, workers
+        finally:
+            for process in list((pool._processes or {}).values()):
+                process.terminate()  # what they are doing is not wanted any more, and may take minutes
+
+
+@contextmanager
+def without_interrupts() -> Iterator[None]:
+    """Start processes that never see Ctrl-C, which a terminal sends to all of a command's processes.
+
+    Once they run, `end_with_parent` ignores it; until then Python would print a traceback.
+    """
+    resource_tracker.ensure_running()  # or it is started within, and unblocks the signal
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 def forget(parts: pathlib.Path) -> None:
@@ -241,7 +265,8 @@ class Processes:
         with self._lock:
             if self._closing:
                 raise EOFError
-            process.start()
+            with without_interrupts():
+                process.start()
             self._alive.add(process)
         sending.close()
         try:

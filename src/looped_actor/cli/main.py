@@ -23,6 +23,7 @@ from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
+from looped_actor.interrupts import EXIT_CODE
 from looped_actor.names import OWN_CODE
 from looped_actor.version import __version__
 
@@ -74,8 +75,11 @@ def main() -> None:
     except BrokenPipeError:  # as in `looped-actor ... | head`: nobody reads on
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise SystemExit(1) from None
-    except KeyboardInterrupt:
-        raise SystemExit(130) from None
+    except KeyboardInterrupt as interrupt:
+        print(
+            f"looped-actor: {interrupt}" if str(interrupt) else "looped-actor: interrupted", file=sys.stderr
+        )
+        raise SystemExit(EXIT_CODE) from None
     except Exception as error:
         own = _line_of_own_code(error)
         if own is not None:  # a user wants to see the way there

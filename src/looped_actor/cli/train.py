@@ -2,6 +2,8 @@
 
 import importlib.util
 import pathlib
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -171,7 +173,7 @@ def train(
         _print_plan(chosen, own, mesh.size)
         return
     folder = out or run.folder(chosen)
-    with ending_together(_advice(folder)):
+    with ending_together(_advice(folder)), _advising_how_to_continue(folder):
         with progress_bar(f"preparing {chosen.task}") as progress:
             chosen = begin_run(chosen, folder, progress, own)
         _train(chosen, folder, mesh, own, logs)
@@ -190,12 +192,27 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
       run: The folder of the run.
     """
     from looped_actor.devices import ending_together
-    from looped_actor.runs.folder import read_run
+    from looped_actor.runs.folder import complete_start, read_run
 
     logs.check()
     config, mesh = read_run(run), cluster.start()
-    with ending_together(_advice(run)):
+    with ending_together(_advice(run)), _advising_how_to_continue(run):
+        with progress_bar(f"preparing {config.task}") as progress:
+            complete_start(config, run, progress, code.own)
         _train(config, run, mesh, code.own, logs)
+
+
+@contextmanager
+def _advising_how_to_continue(folder: pathlib.Path) -> Iterator[None]:
+    """Let an interruption say how the run continues."""
+    from looped_actor.configs.runs import CONFIG_FILE
+
+    try:
+        yield
+    except KeyboardInterrupt:
+        begun = (folder / CONFIG_FILE).is_file()
+        how = f"continue with: looped-actor resume {folder}" if begun else "the same command begins again"
+        raise KeyboardInterrupt(f"interrupted; {how}") from None
 
 
 def _advice(folder: pathlib.Path) -> str:

@@ -12,7 +12,7 @@ from looped_actor.devices import all_devices
 from looped_actor.files import check_writable
 from looped_actor.policies.load import policy_at
 from looped_actor.runs.base import Build, Own
-from looped_actor.runs.folder import begin_run, read_run, train_run
+from looped_actor.runs.folder import begin_run, is_begun, read_run, train_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import Policy
 from looped_actor.training import Ending, Logger, Report
@@ -53,7 +53,7 @@ def train(
     folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
     if not run_of(config, folder, own=own).makes_policy:
         raise ValueError(f"{config.title}: no policy comes of that; train it with `looped-actor train`")
-    if (folder / CONFIG_FILE).exists():
+    if is_begun(folder):
         there = read_run(folder)
         if run_of(config, folder, own=own).completed() != there:
             raise ValueError(

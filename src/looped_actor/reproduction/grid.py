@@ -18,7 +18,7 @@ from looped_actor.devices import start_devices
 from looped_actor.files import held
 from looped_actor.names import PUZZLES, Scale
 from looped_actor.processes import Job, Standing
-from looped_actor.runs.folder import begin_run, read_run, train_run
+from looped_actor.runs.folder import begin_run, is_begun, read_run, train_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import finished_policy
 from looped_actor.training import Ending
@@ -126,7 +126,7 @@ def complete_run(config: Any, folder: str, stock: str) -> str:
         jax.config.update("jax_compilation_cache_dir", str(pathlib.Path(stock) / "compiled"))
     # A worker whose parent was killed may be about to end: wait for it.
     with held(place / "worker.lock"):
-        if not (place / CONFIG_FILE).exists():
+        if not is_begun(place):
             _stock_up(wanted, place, pathlib.Path(stock))
             begin_run(wanted, place)
         _check_same(wanted, place)
@@ -163,7 +163,7 @@ def _link(source: pathlib.Path, target: pathlib.Path) -> None:
 
 
 def _check_same(config: RunConfig, folder: pathlib.Path) -> None:
-    if not (folder / CONFIG_FILE).exists():
+    if not is_begun(folder):
         return
     begun = read_config(folder / CONFIG_FILE)
     if begun == config:

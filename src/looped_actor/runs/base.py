@@ -18,7 +18,7 @@ from jaxtyping import Array, PyTree
 from looped_actor.algorithms import Weights, first_memory, no_statistics
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.files import read_json, write_whole
+from looped_actor.files import UNFINISHED, read_json, write_whole
 from looped_actor.loop import Packed, starting_of
 from looped_actor.models.cost import (
     MOST_EXAMPLES,
@@ -205,7 +205,8 @@ class Run(abc.ABC):
         note = self.material / RECIPE_FILE
         if note.is_file():
             return read_json(note) == to_json(self.recipe)
-        if self.material.exists() and any(self.material.iterdir()):
+        there = self.material.iterdir() if self.material.exists() else ()
+        if not all(path.name.endswith(UNFINISHED) for path in there):
             raise ValueError(
                 f"{self.material} is there, and not from a run that was begun: move it away, or give "
                 "another folder"

@@ -29,6 +29,8 @@ from looped_actor.runs.policy import (
 )
 from looped_actor.training import Ending, Logger, Report, fit
 
+PREPARING_FILE = "preparing"
+"""In the folder of a run whose levels or data are not complete: it is being begun, or was killed then."""
 TEST_FILE = "test.json"
 """What the policy of a finished run did on levels that were kept for it."""
 
@@ -39,32 +41,58 @@ def begin_run(
     progress: Progress = no_progress,
     own: Own | None = None,
 ) -> RunConfig:
-    """Make the folder of a new run: its levels or data and its configuration, which is returned.
+    """Make the folder of a new run: its configuration, which is returned, and then its levels or data.
 
-    With several processes the first does it, and the others wait: they share a file system.
+    A start that was killed is begun again, whatever its configuration was. With several processes the first
+    does it, and the others wait: they share a file system.
     """
+    _in_first_process(folder, lambda: _begin(config, folder, progress, own))
+    return read_config(folder / CONFIG_FILE)
+
+
+def complete_start(
+    config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress, own: Own | None = None
+) -> None:
+    """Make the levels or data that a killed start of a run has not made; do nothing if they are complete."""
+    _in_first_process(folder, lambda: _prepare(run_of(config, folder, own=own), progress))
+
+
+def is_begun(folder: pathlib.Path) -> bool:
+    """Return whether a folder holds a run whose levels or data are complete."""
+    return (folder / CONFIG_FILE).exists() and not (folder / PREPARING_FILE).exists()
+
+
+def _in_first_process(folder: pathlib.Path, work: Callable[[], None]) -> None:
     if jax.process_index() == 0:
         with _alone_in(folder):  # or another process might begin a run here at the same moment
-            _begin(config, folder, progress, own)
+            work()
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
         multihost_utils.sync_global_devices("the run's folder is there")
-    return read_config(folder / CONFIG_FILE)
 
 
 def _begin(config: RunConfig, folder: pathlib.Path, progress: Progress, own: Own | None) -> None:
-    if (folder / CONFIG_FILE).exists():
+    if is_begun(folder):
         raise ValueError(
             f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
             "for a new one give another folder with --out"
         )
-    (folder / PROVENANCE_FILE).unlink(missing_ok=True)  # of a start that was killed
     run = run_of(config, folder, own=own)
+    completed = run.completed()
+    write_whole(folder / PREPARING_FILE, b"")
+    write_config(completed, folder / CONFIG_FILE)
+    _prepare(run, progress)
+
+
+def _prepare(run: Run, progress: Progress) -> None:
+    if not (run.folder / PREPARING_FILE).exists():
+        return
+    (run.folder / PROVENANCE_FILE).unlink(missing_ok=True)  # of another start, which was killed
     sums = run.prepare(progress)
     if sums:
-        write_whole(folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
-    write_config(run.completed(), folder / CONFIG_FILE)
+        write_whole(run.folder / PROVENANCE_FILE, (json.dumps(sums, indent=2) + "\n").encode())
+    (run.folder / PREPARING_FILE).unlink()
 
 
 def read_run(folder: pathlib.Path) -> RunConfig:
