@@ -245,7 +245,7 @@ def interrupt(run: Run, number: signal.Signals, moment: float) -> dict:
     process = run.start()
     with suppress(subprocess.TimeoutExpired):
         process.wait(moment)
-    ended = process.poll() is not None
+    stage = "the end" if process.poll() is not None else reached(run)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
     began, problem = time.monotonic(), None
@@ -258,8 +258,10 @@ def interrupt(run: Run, number: signal.Signals, moment: float) -> dict:
     noise = [word for word in ("Traceback", "Exception ignored", "Error") if word in said]
     if number == signal.SIGINT and (process.returncode not in (0, 130) or noise or len(sentences) != 1):
         problem = problem or f"code {process.returncode}: {said[-2000:]}"
+    if number == signal.SIGINT and "finished" in str(sentences) and stage not in ("learning", "the end"):
+        problem = "the signal had no effect"
     return {
-        "reached": "the end" if ended else reached(run),
+        "reached": stage,
         "iterations": run.rows,
         "said": sentences[-1].replace(str(run.folder), "RUN") if sentences else None,
         "seconds_to_end": round(time.monotonic() - began, 1),

@@ -13,7 +13,7 @@ def main() -> None:
         run()
     finally:
         sys.stdout.flush()
-        exit_on_interrupt("").__enter__()  # Python's own exit takes a while, and all is said
+        exit_on_interrupt(str).__enter__()  # Python's own exit takes a while, and all is said
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
 """Ctrl-C on the command line ends in one sentence, also while modules are imported and when Python exits.
 
-There nobody catches `KeyboardInterrupt`, and libraries turn it into errors of their own.
+There `KeyboardInterrupt` is not enough: libraries turn it into errors of their own, or lose it.
 """
 
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -21,16 +21,19 @@ def is_command() -> bool:
 
 
 @contextmanager
-def exit_on_interrupt(sentence: str = "interrupted before anything was written") -> Iterator[None]:
-    """Let Ctrl-C end the process at once. Nothing that must be cleaned up may be under way.
+def exit_on_interrupt(
+    sentence: Callable[[], str] = lambda: "interrupted before anything was written",
+) -> Iterator[None]:
+    """Let Ctrl-C end the process at once. What is under way must bear to be killed, and have no workers.
 
     Args:
-      sentence: printed then. Empty: nothing is.
+      sentence: returns what to print then. Empty: nothing.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:
-        if sentence:
-            os.write(sys.stderr.fileno(), f"looped-actor: {sentence}\n".encode())
+        if said := sentence():
+            show_cursor = "\r\x1b[K\x1b[?25h" if os.isatty(2) else ""  # a progress bar hides it
+            os.write(2, f"{show_cursor}looped-actor: {said}\n".encode())
         os._exit(EXIT_CODE)
 
     before = signal.signal(signal.SIGINT, leave)

@@ -17,6 +17,7 @@ from looped_actor.cli.shared import (
     changes_of,
     progress_bar,
 )
+from looped_actor.interrupts import exit_on_interrupt
 from looped_actor.names import ArmName, LearnedName, LearnerName, Scale, TaskName
 
 if TYPE_CHECKING:
@@ -163,16 +164,17 @@ def train(
       out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
     """
-    from looped_actor.devices import ending_together
-    from looped_actor.runs.folder import begin_run
+    with exit_on_interrupt():
+        from looped_actor.devices import ending_together
+        from looped_actor.runs.folder import begin_run
 
-    logs.check()
-    mesh = cluster.start()  # before any code of the user's computes something
-    chosen, own = run.chosen, run.own
-    if dry_run:
-        _print_plan(chosen, own, mesh.size)
-        return
-    folder = out or run.folder(chosen)
+        logs.check()
+        mesh = cluster.start()  # before any code of the user's computes something
+        chosen, own = run.chosen, run.own
+        if dry_run:
+            _print_plan(chosen, own, mesh.size)
+            return
+        folder = out or run.folder(chosen)
     with ending_together(_advice(folder)), _advising_how_to_continue(folder):
         with progress_bar(f"preparing {chosen.task}") as progress:
             chosen = begin_run(chosen, folder, progress, own)
@@ -191,11 +193,12 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
     Args:
       run: The folder of the run.
     """
-    from looped_actor.devices import ending_together
-    from looped_actor.runs.folder import complete_start, read_run
+    with exit_on_interrupt():
+        from looped_actor.devices import ending_together
+        from looped_actor.runs.folder import complete_start, read_run
 
-    logs.check()
-    config, mesh = read_run(run), cluster.start()
+        logs.check()
+        config, mesh = read_run(run), cluster.start()
     with ending_together(_advice(run)), _advising_how_to_continue(run):
         with progress_bar(f"preparing {config.task}") as progress:
             complete_start(config, run, progress, code.own)
@@ -205,14 +208,16 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
 @contextmanager
 def _advising_how_to_continue(folder: pathlib.Path) -> Iterator[None]:
     """Let an interruption say how the run continues."""
-    from looped_actor.configs.runs import CONFIG_FILE
-
     try:
         yield
     except KeyboardInterrupt:
-        begun = (folder / CONFIG_FILE).is_file()
-        how = f"continue with: looped-actor resume {folder}" if begun else "the same command begins again"
-        raise KeyboardInterrupt(f"interrupted; {how}") from None
+        raise KeyboardInterrupt(_interrupted(folder)) from None
+
+
+def _interrupted(folder: pathlib.Path) -> str:
+    if not (folder / "config.json").is_file():
+        return "interrupted; the same command begins again"
+    return f"interrupted; continue with: looped-actor resume {folder}"
 
 
 def _advice(folder: pathlib.Path) -> str:
@@ -236,17 +241,18 @@ def _with_banks(config: Any, levels: tuple[pathlib.Path, ...]) -> "RunConfig":
 def _train(
     config: "RunConfig", folder: pathlib.Path, mesh: "Mesh", own: "Own | None", logs: LogOptions
 ) -> None:
-    import jax
+    with exit_on_interrupt(lambda: _interrupted(folder)):  # but while it learns: then it saves first
+        import jax
 
-    from looped_actor.runs.folder import train_run
-    from looped_actor.runs.policy import finished_policy
-    from looped_actor.training import Ending
-    from looped_actor.training.bar import training_bar
+        from looped_actor.runs.folder import train_run
+        from looped_actor.runs.policy import finished_policy
+        from looped_actor.training import Ending
+        from looped_actor.training.bar import training_bar
 
-    first = jax.process_index() == 0
-    with training_bar(config.title, config.best_by, shown=first) as report:
-        loggers = logs.loggers(folder) if first else []
-        ending = train_run(config, folder, mesh, report, own, loggers)
+        first = jax.process_index() == 0
+        with training_bar(config.title, config.best_by, shown=first) as report:
+            loggers = logs.loggers(folder) if first else []
+            ending = train_run(config, folder, mesh, report, own, loggers)
     if not first:
         return
     if ending is Ending.FINISHED:
