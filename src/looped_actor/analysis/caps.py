@@ -142,21 +142,23 @@ def analyse_frontier(
 
 
 def _draw_frontier(rows: Sequence[Row]) -> Drawn:
-    """Success against mean loops, a panel for each environment and a line for each run, start and minimum."""
-    tasks = distinct(rows, "task")
+    """Success, or the return, against mean loops.
+
+    A panel for each environment, a line for each run, start and minimum.
+    """
+    tasks, measure = distinct(rows, "task"), measure_of(rows)
+    told = measure == "success"
     figure, axes = new_axes(len(tasks), width=6.2, height=4.4)
     colours = dict(zip(distinct(rows, "run"), cycle(COLOURS), strict=False))
     for axis, task in zip(axes[0], tasks, strict=True):
         here = of(rows, task=task)
         for run, start, least in distinct(here, "run", "start", "min_loops"):
             some = sorted(of(here, run=run, start=start, min_loops=least), key=lambda row: row["loops"])
-            success, low, high = (
-                np.array([row[name] for row in some]) for name in ("success", "low", "high")
-            )
+            value, low, high = (np.array([row[name] for row in some]) for name in (measure, "low", "high"))
             axis.errorbar(
                 [row["loops"] for row in some],
-                success,
-                np.maximum([success - low, high - success], 0),
+                value,
+                np.maximum([value - low, high - value], 0) if told else None,
                 label=f"{run}: {start}, from {least}",
                 color=colours[run],
                 linestyle=":" if start == "fixed" else "-",
@@ -165,26 +167,32 @@ def _draw_frontier(rows: Sequence[Row]) -> Drawn:
                 linewidth=1.1,
                 elinewidth=0.6,
             )
-        axis.set(title=TITLES[task], xlabel="mean loops of a decision", ylabel="success (95% interval)")
+        label = "success (95% interval)" if told else "mean return"
+        axis.set(title=TITLES[task], xlabel="mean loops of a decision", ylabel=label)
         axis.set_xlim(0, None)
         axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     figure.suptitle("What loops buy: each point is a threshold")
-    return Drawn(figure, " ".join(_cheapest(of(rows, run=run)) for run in distinct(rows, "run")))
+    said = (_cheapest(of(rows, run=run), measure) for run in distinct(rows, "run"))
+    return Drawn(figure, " ".join(said))
 
 
-def _cheapest(rows: Sequence[Row]) -> str:
+def _cheapest(rows: Sequence[Row], measure: str) -> str:
     """The best setting of a run for each start, and the cheapest that is not clearly behind the best."""
+
+    def value(row: Row) -> str:
+        return f"{row['success']:.1%}" if measure == "success" else f"a return of {row['returns']:.3g}"
+
     said = []
     for start in distinct(rows, "start"):
-        best = max(of(rows, start=start), key=lambda row: (row["success"], -row["loops"]))
-        said.append(f"{start} start at best {best['success']:.1%} with {best['loops']:.2f} loops")
+        best = max(of(rows, start=start), key=lambda row: (row[measure], -row["loops"]))
+        said.append(f"{start} start at best {value(best)} with {best['loops']:.2f} loops")
+    which = f"{rows[0]['run']} ({TITLES[rows[0]['task']]}, {label_of(rows[0])})"
+    if measure != "success":  # returns have no interval that could tell which is clearly behind
+        return f"{which}: {', '.join(said)}."
     floor = max(row["low"] for row in rows)
     least = min((row for row in rows if row["high"] >= floor), key=lambda row: row["loops"])
     how = f"{least['start']} start, from {least['min_loops']}, threshold {least['threshold']:g}"
-    cheapest = (
-        f"the fewest loops not clearly behind: {least['loops']:.2f} with {least['success']:.1%} ({how})"
-    )
-    which = f"{rows[0]['run']} ({TITLES[rows[0]['task']]}, {label_of(rows[0])})"
+    cheapest = f"the fewest loops not clearly behind: {least['loops']:.2f} with {value(least)} ({how})"
     return f"{which}: {', '.join(said)}; {cheapest}."
 
 

@@ -23,7 +23,10 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
     """A row for each evaluation of some runs during training, and for the test after it, if there is one."""
     rows = []
     for name, folder in zip(names_of(folders), folders, strict=True):
-        config, paths, test = read_run(folder), evaluations_of(folder), folder / TEST_FILE
+        config = read_run(folder)
+        if getattr(config, "learn", "all") == "critics":
+            raise ValueError(f"{folder} holds critics and no policy: leave it out of the comparison")
+        paths, test = evaluations_of(folder), folder / TEST_FILE
         about = {**about_run(name, config), "seed": config.seed}
         for path in [*paths, *[test] * test.is_file()]:
             of_test = path == test

@@ -97,10 +97,10 @@ def parts_of(out: pathlib.Path, name: str) -> pathlib.Path:
 
 
 def shares(facts: dict[str, Any]) -> dict[str, Any]:
-    """Success and its interval, of levels or of episodes."""
-    low, high = facts["interval_95"]
+    """Return success and its interval, of levels or of episodes; None where success was not reported."""
     played = facts["levels"] if "levels" in facts else facts["episodes"]
-    success = {"solved": facts["solved"], "success": facts["success"]}
+    low, high = facts["interval_95"] if "success" in facts else (None, None)
+    success = {"solved": facts.get("solved"), "success": facts.get("success")}
     return {"played": played, **success, "low": low, "high": high}
 
 

@@ -59,8 +59,14 @@ def of(rows: Sequence[Row], **values: Any) -> list[Row]:
 
 
 def measure_of(rows: Sequence[Row]) -> str:
-    """What to judge by: the return where nothing succeeds, as in worlds that do not say what a success is."""
-    return "success" if any(row["success"] or row.get("returns") is None for row in rows) else "returns"
+    """Return the measure that all rows have: success, or the return if success is missing or always 0."""
+    measures = [name for name in ("success", "returns") if all(row.get(name) is not None for row in rows)]
+    if not measures:
+        raise TableError(
+            "some of these runs report success and no return, others a return and no success: compare "
+            "them apart"
+        )
+    return measures[-1] if not any(row["success"] for row in rows) else measures[0]
 
 
 def distinct(rows: Sequence[Row], *names: str) -> list[Any]:

@@ -21,8 +21,8 @@ def evaluate(
     """Play every level of a bank once, or episodes of a world, with the most probable actions.
 
     Prints the success rate with its 95% interval, success and loops by the length of the optimal solution or
-    by task, and a histogram of loops per decision. Looped policies may think longer or shorter than in
-    training.
+    by task, and a histogram of loops per decision. An environment that reports no success gets its mean
+    return instead. Looped policies may think longer or shorter than in training.
 
     Example: looped-actor eval runs/first --json
 

@@ -173,13 +173,17 @@ def evaluation_table(facts: dict[str, Any]) -> Table:
     played = "levels" if puzzle else "episodes"
     title = f"{facts['policy']} on {facts['bank' if puzzle else 'task']}"
     first = "optimal moves" if puzzle else "task"
-    table = _table(title, first, played, "solved", "95% interval", "loops", "steps")
+    achieved = ("solved", "95% interval") if "success" in facts else ("mean return",)
+    table = _table(title, first, played, *achieved, "loops", "steps")
 
     def add(name: str, row: dict[str, Any]) -> None:
-        low, high = row["interval_95"]
         loops = f"{row['loops']:.2f}" if "loops" in row else "-"
-        shares = f"{row['success']:.1%}", f"{low:.1%} - {high:.1%}"
-        table.add_row(name, f"{row[played]:,}", *shares, loops, f"{row['mean_steps']:.1f}")
+        if "success" in facts:
+            low, high = row["interval_95"]
+            cells = f"{row['success']:.1%}", f"{low:.1%} - {high:.1%}"
+        else:
+            cells = (f"{row['returns']:.4g}",)
+        table.add_row(name, f"{row[played]:,}", *cells, loops, f"{row['mean_steps']:.1f}")
 
     for row in facts.get("by_optimal_moves", ()):
         low, high = row["moves"]

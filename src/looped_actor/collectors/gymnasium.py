@@ -10,7 +10,7 @@ import numpy as np
 from flax import nnx
 from gymnasium.vector import VectorEnv as GymnasiumVector
 from jax.sharding import Mesh
-from jaxtyping import Array, Float, Int, Shaped, UInt32
+from jaxtyping import Array, Bool, Float, Int, Shaped, UInt32
 
 from looped_actor.algorithms import Weights, deciding
 from looped_actor.collectors.base import EXPERIENCE, PLAYERS, STEPS, Experience
@@ -49,7 +49,8 @@ class GymnasiumCollector:
     ```
 
     Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped
-    to their bounds. A step counts as a success where the environment's info says `is_success`. The
+    to their bounds. A step counts as a success where the environment's info says `is_success`; the metric is
+    NaN if it never does. The
     environments keep their own state, so a run goes on from the last state that `iterate` returned, and what
     can be saved and loaded of it is the policy.
     """
@@ -134,6 +135,17 @@ class GymnasiumCollector:
         """The next rollout needs what is being learned."""
 
     @functools.cached_property
+    def _info(self) -> dict[str, bool]:
+        """Facts about the environment's info, updated at every step."""
+        return {"reports success": False}
+
+    def _reported_success(self, success: Bool[np.ndarray, " b"], dtype: Any) -> Float[np.ndarray, " b"]:
+        """Return success as numbers, NaN as long as no info had `is_success`."""
+        return (
+            success.astype(dtype) if self._info["reports success"] else np.full(success.shape, np.nan, dtype)
+        )
+
+    @functools.cached_property
     def _programs(self) -> dict[nnx.GraphDef, Any]:
         return {}
 
@@ -170,9 +182,12 @@ class GymnasiumCollector:
         envs = players.envs
         after, reward, terminated, truncated, infos = self.env.step(acted.taken)
         success = successes(infos, len(terminated))
+        self._info["reports success"] |= success is not None
         before = envs.statistics
         episode = EpisodeStatistics(
-            (before.returns + reward).astype(np.float32), before.length + 1, before.success | success
+            returns=(before.returns + reward).astype(np.float32),
+            length=before.length + 1,
+            success=before.success if success is None else before.success | success,
         )
         transition = Transition(
             players.observation,
@@ -184,7 +199,7 @@ class GymnasiumCollector:
             np.asarray(truncated & ~terminated, bool),  # type: ignore[arg-type]
             acted.loops,
             acted.stop,
-            episode,
+            episode._replace(success=self._reported_success(episode.success, acted.value.dtype)),
             players.memory,
         )
         done = terminated | truncated

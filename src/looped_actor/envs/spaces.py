@@ -128,10 +128,8 @@ def _gymnasium_spaces(env: gymnasium.vector.VectorEnv) -> tuple[Observations, Ac
     return observations, ContinuousActions(low, high, str(taken.dtype))
 
 
-def successes(infos: dict[str, Any], rows: int) -> np.ndarray:
-    """Where a step of Gymnasium was a success, as far as the environment says, in any place where it may."""
-    found = np.zeros(rows, bool)
-    for place in (infos, infos.get("final_info", {}), infos.get("episode", {})):
-        if "is_success" in place:
-            found |= np.asarray(place["is_success"], bool)
-    return found
+def successes(infos: dict[str, Any], rows: int) -> np.ndarray | None:
+    """Return which rows succeeded in a step of Gymnasium; None if `infos` has no `is_success`."""
+    places = (infos, infos.get("final_info", {}), infos.get("episode", {}))
+    reported = [np.asarray(place["is_success"], bool) for place in places if "is_success" in place]
+    return np.any([np.broadcast_to(one, rows) for one in reported], axis=0) if reported else None

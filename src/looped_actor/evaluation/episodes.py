@@ -77,17 +77,21 @@ def play_gymnasium(
     """Episodes of a vector environment, all copies in step.
 
     How many each copy plays is settled beforehand: to count those that end first would favour short ones.
-    `act` takes observations and the `memory` of its last call.
+    `act` takes observations and the `memory` of its last call. `success` is None if no step had `is_success`
+    in its info.
     """
     copies = envs.num_envs
     left = np.array([(episodes + copies - 1 - copy) // copies for copy in range(copies)])
-    running, ended, executed = _nothing(copies, most_loops), [], 0
+    running, ended, executed, reported = _nothing(copies, most_loops), [], 0, False
     observation, _ = envs.reset(seed=seed)
     rows, memory = np.arange(copies), None
     while left.any():
         acted = act(observation, memory=memory)
         observation, reward, terminated, truncated, infos = envs.step(acted.action)
-        running.success[:] |= successes(infos, copies)
+        success = successes(infos, copies)
+        if success is not None:
+            reported = True
+            running.success[:] |= success
         running.returns[:] += np.asarray(reward)
         running.length[:] += 1
         running.loops[:] += acted.loops
@@ -102,7 +106,8 @@ def play_gymnasium(
         for leaf in running:
             leaf[done] = 0
         progress(len(ended), episodes)
-    return Played(jax.tree.map(lambda *leaves: np.stack(leaves), *ended), np.array([executed]))
+    played = jax.tree.map(lambda *leaves: np.stack(leaves), *ended)
+    return Played(played if reported else played._replace(success=None), np.array([executed]))
 
 
 def _nothing(copies: int, most_loops: int) -> Episodes:

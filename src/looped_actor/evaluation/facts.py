@@ -13,7 +13,7 @@ MOST_BINS = 8
 
 
 def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = None) -> dict[str, Any]:
-    """Facts about episodes that JSON can hold.
+    """Facts about episodes that JSON can hold; no success where the environment reports none.
 
     Args:
       played: an episode for each level.
@@ -21,7 +21,7 @@ def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = No
     """
     episodes = played.episodes
     histogram, stops = (np.asarray(counts).sum(axis=0) for counts in (episodes.histogram, episodes.stops))
-    facts = _facts(episodes, np.ones(len(episodes.success), bool))
+    facts = _facts(episodes, np.ones(len(episodes.length), bool))
     facts |= loop_facts(histogram, stops, int(played.executed.sum()))
     if optimal_moves is not None:
         facts["by_optimal_moves"] = [
@@ -45,13 +45,16 @@ def loop_facts(
 
 
 def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
-    levels, solved = int(chosen.sum()), int(episodes.success[chosen].sum())
+    levels = int(chosen.sum())
     decisions = max(int(episodes.length[chosen].sum()), 1)
+    success: dict[str, Any] = {}
+    if episodes.success is not None:
+        solved = int(episodes.success[chosen].sum())
+        success = {"solved": solved, "success": solved / levels}
+        success["interval_95"] = list(wilson(solved, levels))
     return {
         "levels": levels,
-        "solved": solved,
-        "success": solved / levels,
-        "interval_95": list(wilson(solved, levels)),
+        **success,
         "loops": float(episodes.loops[chosen].sum() / decisions),
         "mean_steps": float(episodes.length[chosen].mean()),
         "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),

@@ -47,7 +47,8 @@ class LevelEnvironment(Environment, Protocol):
 class Episodes(NamedTuple):
     """One episode for each level."""
 
-    success: Bool[Array | np.ndarray, " n"]
+    success: Bool[Array | np.ndarray, " n"] | None
+    """None if the environment does not report it."""
     returns: Float[Array | np.ndarray, " n"]
     length: Int[Array | np.ndarray, " n"]
     """Decisions taken."""
@@ -105,6 +106,7 @@ def _with_step(
     stop: Int[Array, " n"],
     acted: Bool[Array, " n"],
 ) -> Episodes:
+    assert so_far.success is not None
     took = loops[:, None] == 1 + jnp.arange(so_far.histogram.shape[1])
     reason = stop[:, None] == jnp.arange(len(StopReason))
     return Episodes(

@@ -312,7 +312,8 @@ class PlayMetrics(NamedTuple):
 
     episodes: Float[Array, ""]
     success: Float[Array, ""]
-    """Share of the episodes that ended in this iteration; NaN where none did. Also below."""
+    """Share of the episodes that ended in this iteration; NaN where none did. Also below. NaN as well if the
+    environment does not report success."""
     episode_return: Float[Array, ""]
     episode_length: Float[Array, ""]
     loops: Float[Array, ""]
@@ -363,7 +364,7 @@ def play_metrics(
     learned = functools.partial(mean_over_taken, updates)
 
     def per_episode(values: Array) -> Float[Array, ""]:
-        return total((values * done).sum(), DATA) / total(done.sum(), DATA)
+        return total(jnp.where(done, values, 0).sum(), DATA) / total(done.sum(), DATA)
 
     def share(marked: Array) -> Float[Array, ""]:
         return average(marked.mean(dtype=steps.value.dtype), DATA)
