@@ -182,6 +182,10 @@ def test_pictures(game, tmp_path):
         (["build", "rush-hour", "--source", "nowhere.txt"], "nowhere.txt: there is no such file"),
         (["build", "rush-hour", "--enumerate-all"], "would take days"),
         (["build", "rush-hour", "--train", "-5"], "nothing to generate"),
+        (["build", "boxoban", "--source", "src", "--test", "9"], "leave --test out"),
+        (["build", "boxoban", "--splits", "hard"], "--splits names folders to import"),
+        (["build", "rush-hour", "--source", "nowhere.txt", "--train", "9"], "leave --train out"),
+        (["build", "rush-hour", "--enumerate-all", "--valid", "9"], "leave --valid out"),
     ],
 )
 def test_mistakes_end_in_one_line(arguments, message, monkeypatch, capsys):

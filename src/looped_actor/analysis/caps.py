@@ -26,7 +26,10 @@ from looped_actor.runs.policy import Policy
 
 def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> str:
     """Success of some runs at caps, thresholds and fixed numbers of loops, and its FLOPs."""
-    settings = [("adaptive", cap, threshold, 2) for threshold in request.thresholds for cap in request.caps]
+    # Adaptive decisions keep the minimum number of loops that the policy was trained with.
+    settings: list[Any] = [
+        ("adaptive", cap, threshold, None) for threshold in request.thresholds for cap in request.caps
+    ]
     settings += [("fixed", loops, None, loops) for loops in request.fixed]
     rows: list[Row] = []
     for subject in subjects(policies, mesh):
@@ -36,7 +39,7 @@ def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, s
                 levels=request.levels,
                 count=request.count,
                 max_loops=cap,
-                min_loops=min(least, cap),
+                min_loops=least,
                 threshold=threshold,
             )
             parts, what = parts_of(request.out, "caps"), f"{rule}, {cap} loops"

@@ -20,6 +20,13 @@ def analyse_histogram(
     policies: Sequence[Policy], request: HistogramRequest, mesh: Mesh, stage: Stage = quietly
 ) -> str:
     """How many loops the decisions of some runs take, on levels of puzzles and in episodes of worlds."""
+    puzzles = [policy.config.task in PUZZLES for policy in policies]
+    for_puzzles = {"count": request.count, "levels": request.levels}
+    for option, value in (for_puzzles if not any(puzzles) else {}).items():
+        if value is not None:
+            raise ValueError(f"none of these policies plays a puzzle: leave --{option} out")
+    if all(puzzles) and request.episodes is not None:
+        raise ValueError("all of these policies play puzzles: give --count, and leave --episodes out")
     rows: list[Row] = []
     for subject in subjects(policies, mesh):
         asked = EvaluationRequest(levels=request.levels, count=request.count)

@@ -32,6 +32,8 @@ class PlayRequest(StudyRequest):
 class HistogramRequest(PlayRequest):
     """How many loops decisions take."""
 
+    count: int | None = None
+    """Puzzles: play the first N levels. Default: all."""
     episodes: int | None = None
     """Robots and your own environments: episodes per task. Default: as in training."""
 

@@ -214,7 +214,7 @@ def plan(
 
     _at_least_one(chunk=chunk, slots=slots, loops=loops)
     chips = Topology.named(topology)
-    planned = run_of(run.chosen, mesh=chips.mesh, own=run.own)
+    planned = run_of(run.chosen, mesh=chips.compile_only_mesh(), own=run.own)
     with Console(stderr=True).status(f"planning for {topology}") as status, computing(chunk, slots):
         kept = None if no_cache else default_cache()
         found = plan_run(planned, chips, loops=loops, cache=kept, progress=status.update)

@@ -40,12 +40,25 @@ class Splits:
 
     out: pathlib.Path = pathlib.Path("levels")
     """Folder to write GAME-SPLIT.levels to."""
-    train: int = 10_000
-    """Levels for training. Of an import, all that are not for validation or testing."""
-    valid: int = 1_000
-    """Levels for validation."""
-    test: int = 1_000
-    """Levels for testing."""
+    train: int | None = None
+    """Levels to generate for training. Default: 10,000. An import has all that the others leave."""
+    valid: int | None = None
+    """Levels for validation. Default: 1,000."""
+    test: int | None = None
+    """Levels for testing. Default: 1,000."""
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """Levels of each split, in the order of making: a larger train leaves the others as they are."""
+        default = {"test": 1_000, "valid": 1_000, "train": 10_000}
+        given = {name: getattr(self, name) for name in default}
+        return {name: default[name] if count is None else count for name, count in given.items()}
+
+    def refuse(self, reason: str, *options: str) -> None:
+        """Raise an error that names the first of these options which was given and does not apply."""
+        for option in options:
+            if getattr(self, option) is not None:
+                raise ValueError(f"{reason}: leave --{option} out")
 
 
 @dataclass(frozen=True)
@@ -113,8 +126,11 @@ def build_boxoban(
     if source is None:
         b = boards
         recipe = BoxobanRecipe(b.height, b.width, b.boxes, *b.pulls, b.floor, b.direct_share, seed=b.seed)
+        if splits:
+            raise ValueError("--splits names folders to import: give --source, or leave --splits out")
         _generate("boxoban", recipe, into, work)
         return
+    into.refuse("an import of Boxoban keeps the splits of the collection", "train", "valid", "test")
     found = sorted({str(path.parent.relative_to(source)) for path in source.glob("**/*.txt")})
     for split in splits or [name for name in found if name != "."]:
         with progress_bar(split) as progress:
@@ -155,6 +171,10 @@ def build_rush_hour(
     """
     from looped_actor.levels import RushHourRecipe, enumerated, read_rush_hour_database, split_at_random
 
+    if enumerate_all:
+        into.refuse("--enumerate-all makes one bank of all positions", "train", "valid", "test")
+    elif source is not None:
+        into.refuse("an import has for training all that the other splits leave", "train")
     height, width, moves = boards.height, boards.width, boards.moves
     if enumerate_all:
         if max(height, width) > 5:
@@ -169,7 +189,7 @@ def build_rush_hour(
     else:
         with progress_bar(source.name) as progress:
             bank = read_rush_hour_database(source, max_moves=moves[1], licence=licence, progress=progress)
-        wanted = {"test": into.test, "valid": into.valid}
+        wanted = {name: into.counts[name] for name in ("test", "valid")}
         for split, part in split_at_random(bank, wanted, boards.seed).items():
             _write(part, into.out / f"rush-hour-{split}.levels")
 
@@ -180,10 +200,8 @@ def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None
     from looped_actor.processes import forget
 
     parts = parts_of(recipe, into.out / ".unfinished")
-    # In this order, so that a larger train leaves the others as they are.
-    wanted = {"test": into.test, "valid": into.valid, "train": into.train}
     with work.pool() as workers, progress_bar("generating") as progress:
-        banks = generate(recipe, wanted, workers=workers, parts=parts, progress=progress)
+        banks = generate(recipe, into.counts, workers=workers, parts=parts, progress=progress)
     for split, bank in banks.items():
         _write(bank, into.out / f"{game}-{split}.levels")
     forget(parts)

@@ -102,9 +102,8 @@ class RunOptions(CodeOptions):
 
     def folder(self, chosen: "RunConfig") -> pathlib.Path:
         """Where the run goes, if nothing else is said."""
-        by = [] if self.learner is None else [self.learner]
-        scale = getattr(chosen, "scale", "own")
-        name = "-".join([chosen.task, scale, *by, chosen.trained, f"seed{chosen.seed}"])
+        scale, learner = getattr(chosen, "scale", "own"), chosen.algorithm.lower()
+        name = "-".join([chosen.task, scale, learner, chosen.trained, f"seed{chosen.seed}"])
         return pathlib.Path("runs", name)
 
 
@@ -161,7 +160,7 @@ def train(
     Example: looped-actor train boxoban --scale paper --dry-run
 
     Args:
-      out: The folder of the run. Default: runs/TASK-SCALE-ARM-seedN.
+      out: The folder of the run. Default: runs/TASK-SCALE-LEARNER-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
     """
     with exit_on_interrupt():

@@ -139,7 +139,7 @@ class GymnasiumCollector:
         """Facts about the environment's info, updated at every step."""
         return {"reports success": False}
 
-    def _reported_success(self, success: Bool[np.ndarray, " b"], dtype: Any) -> Float[np.ndarray, " b"]:
+    def _reported_success(self, success: Bool[Array | np.ndarray, " b"], dtype: Any) -> Any:
         """Return success as numbers, NaN as long as no info had `is_success`."""
         return (
             success.astype(dtype) if self._info["reports success"] else np.full(success.shape, np.nan, dtype)

@@ -33,8 +33,8 @@ class EvaluationRequest(HaltingChange):
     """Play the first N levels, or N episodes per task."""
     baselines: bool = False
     """Also evaluate a random policy, and on puzzles a greedy one, which is slow."""
-    tasks: tuple[int, ...] = (1, 2, 3, 4, 5)
-    """Robots: which of the world's five tasks."""
+    tasks: tuple[int, ...] | None = None
+    """Robots: which of the world's five tasks. Default: all."""
     graded: bool = False
     """Robots: goals by distance instead, puzzle-3x3 and cube-double: how near a policy is to the tasks."""
     deviation: float = 0.0
@@ -45,6 +45,12 @@ class EvaluationRequest(HaltingChange):
     def __post_init__(self) -> None:
         at_least_one(self, "count")
         within(self, 0, 1, "deviation")
+
+    def refuse(self, reason: str, *options: str) -> None:
+        """Raise an error that names the first of these options which was given and does not apply."""
+        for option in options:
+            if getattr(self, option) != getattr(EvaluationRequest, option):
+                raise ValueError(f"{reason}: leave --{option} out")
 
 
 @dataclass(frozen=True)

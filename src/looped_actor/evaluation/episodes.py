@@ -85,6 +85,7 @@ def play_gymnasium(
     running, ended, executed, reported = _nothing(copies, most_loops), [], 0, False
     observation, _ = envs.reset(seed=seed)
     rows, memory = np.arange(copies), None
+    assert running.success is not None
     while left.any():
         acted = act(observation, memory=memory)
         observation, reward, terminated, truncated, infos = envs.step(acted.action)
@@ -101,9 +102,9 @@ def play_gymnasium(
         done = np.asarray(terminated) | np.asarray(truncated)
         memory = None if acted.memory is None else acted.memory.restart(done)
         over = np.flatnonzero(done & (left > 0))
-        ended += [Episodes(*(leaf[row].copy() for leaf in running)) for row in over]
+        ended += [jax.tree.map(lambda leaf, row=row: leaf[row].copy(), running) for row in over]
         left -= done & (left > 0)
-        for leaf in running:
+        for leaf in jax.tree.leaves(running):
             leaf[done] = 0
         progress(len(ended), episodes)
     played = jax.tree.map(lambda *leaves: np.stack(leaves), *ended)

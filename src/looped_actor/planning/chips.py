@@ -108,9 +108,8 @@ class Topology:
         """How many."""
         return math.prod(self.sides)
 
-    @property
-    def mesh(self) -> Mesh:
-        """The chips as devices that one can compile for."""
+    def compile_only_mesh(self) -> Mesh:
+        """Return the chips as devices to compile for, and switch JAX to the CPU for the whole process."""
         jax.config.update("jax_platforms", "cpu")  # or JAX looks for chips that are not here
         jax.config.update("jax_traceback_in_locations_limit", 0)  # libtpu 0.0.42 can hang on long ones
         more: dict[str, Any] = {}

@@ -56,17 +56,21 @@ def write_card(card: Card, name: str, folder: pathlib.Path) -> None:
 
 
 def read_card(folder: pathlib.Path) -> Card | None:
-    """The card of a policy; None where there is none that says what it should."""
+    """Return the card of a policy, or None if there is none.
+
+    Fields with a default that an older version did not write have that default; unknown fields are ignored.
+    """
     file = folder / CARD_FILE
     found = re.match(r"---\n(.*?\n)---\n", file.read_text(), re.S) if file.is_file() else None
     if found is None:
         return None
     try:
         facts = yaml.safe_load(found[1])[KEY]
-        known = {field.name: facts[field.name] for field in fields(Card)}
+        known = {field.name: facts[field.name] for field in fields(Card) if field.name in facts}
+        interval = known.get("interval_95")
+        return Card(**{**known, "interval_95": interval and tuple(interval)})
     except (yaml.YAMLError, KeyError, TypeError) as error:
         raise ValueError(f"{file}: its front matter is damaged ({shown(str(error))})") from None
-    return Card(**{**known, "interval_95": known["interval_95"] and tuple(known["interval_95"])})
 
 
 def _results(card: Card) -> list[dict[str, Any]]:

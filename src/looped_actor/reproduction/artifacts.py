@@ -277,7 +277,10 @@ def _difficulty(making: Making) -> None:
 
 
 def _histogram(making: Making) -> None:
-    analyse_histogram(making.policies, HistogramRequest(**making.request), making.mesh, making.stage)
+    policies, asked = making.policies, making.request
+    if not any(policy.config.task in PUZZLES for policy in policies):
+        del asked["count"]  # of levels
+    analyse_histogram(policies, HistogramRequest(**asked), making.mesh, making.stage)
 
 
 COMPARED = ("looped", "iso-flops", "iso-params", "drc")

@@ -27,7 +27,7 @@ from looped_actor.models.cost import PASSES_OF_AN_UPDATE, count_parameters, fast
 from looped_actor.offline import Dataset, DatasetError, EpisodeIndex, draw, open_dataset
 from looped_actor.offline.collection import CollectionJob, collect, held_out_beside
 from looped_actor.offline.graded import GRADED
-from looped_actor.offline.ogbench import dataset_name
+from looped_actor.offline.ogbench import TASKS, dataset_name
 from looped_actor.processes import Progress, default_workers, no_progress
 from looped_actor.runs.base import Counted, Estimate, Planned, Program, Run
 from looped_actor.runs.policy import Policy
@@ -279,12 +279,13 @@ class ControlRun(Run):
     ) -> dict[str, Any]:
         """Play episodes of the world's tasks."""
         for option in ("levels", "solutions"):
-            if getattr(request, option) is not None:
-                raise ValueError(f"{self.config.task} has no {option}: leave --{option} out")
+            request.refuse(f"{self.config.task} has no {option}", option)
+        if request.graded:
+            request.refuse("--graded has goals of its own", "tasks")
         halting = policy.rule(request)
         if request.graded and self.config.task not in GRADED:
             raise ValueError(f"{self.config.task} has no goals by distance; {' and '.join(GRADED)} have")
-        tasks = GRADED[self.config.task] if request.graded else request.tasks
+        tasks = GRADED[self.config.task] if request.graded else request.tasks or TASKS
         asked: Any = {"tasks": tasks, "workers": request.workers, "halting": halting}
         asked |= {"starting": policy.starting, "deviation": request.deviation}
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))

@@ -238,9 +238,8 @@ def played_facts(
     policy: Policy, env: Any, request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
 ) -> dict[str, Any]:
     """What a policy achieves in an environment, as facts that JSON can hold."""
-    for option in ("levels", "solutions", "baselines", "graded", "deviation"):
-        if getattr(request, option):
-            raise ValueError(f"--{option} is for puzzles and OGBench's worlds: leave it out")
+    for_others = ("levels", "solutions", "baselines", "graded", "deviation", "tasks", "workers")
+    request.refuse("some options are for puzzles and OGBench's tasks alone", *for_others)
     episodes = request.count or getattr(policy.config, "episodes", 256)
     acting, halting = policy.config.acting, policy.rule(request)
     play = episodes_of(policy, env, episodes, mesh, halting=halting, acting=acting)

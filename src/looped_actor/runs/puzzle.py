@@ -273,9 +273,7 @@ class PuzzleRun(OnlineRun):
         self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
     ) -> dict[str, Any]:
         """Play every level of a bank once."""
-        for option in ("graded", "deviation"):
-            if getattr(request, option):
-                raise ValueError(f"{self.config.task} is no world of robots: leave --{option} out")
+        request.refuse(f"{self.config.task} has no robots", "graded", "deviation", "tasks", "workers")
         bank = self.bank_to_play(request.levels)
         how: Any = {"halting": policy.rule(request), "starting": policy.starting}
         player = self.player(bank, **how, count=request.count)
