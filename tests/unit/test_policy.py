@@ -1,6 +1,10 @@
 """A policy as an object: compiled once, NumPy in and out, and an error where it cannot understand."""
 
+import json
 import pathlib
+import subprocess
+import sys
+import warnings
 
 import gymnasium
 import jax
@@ -151,3 +155,85 @@ def test_it_predicts_as_evaluation_helpers_expect(policy):
     assert states is None
     drawn = [policy.predict(observations, deterministic=False)[0] for _ in range(8)]
     assert len({tuple(actions) for actions in drawn}) > 1
+
+
+def test_other_types_of_numbers_are_cast_and_not_compiled_for(policy):
+    seen = boards(4)
+    right = policy.act(seen)
+    before = compilations()
+    for kind in (np.int64, np.int8, bool, np.float32, np.float64):
+        np.testing.assert_array_equal(policy.act(seen.astype(kind)).action, right.action)
+    np.testing.assert_array_equal(policy.act(seen.tolist()).loops, right.loops)
+    assert compilations() == before
+    # What an integer cannot hold is not rounded.
+    half = policy(np.full((1, *BOARD), 0.5, np.float64), halting=FixedLoops(1)).distribution.logits
+    none = policy(np.zeros((1, *BOARD), np.float64), halting=FixedLoops(1)).distribution.logits
+    assert np.abs(np.asarray(half) - np.asarray(none)).max() > 0
+
+
+def test_what_is_not_finite_is_warned_of_once(policy):
+    policy = policy.with_start(None).with_weights(policy.weights)  # one that has not warned yet
+    seen = boards(1)[0].astype(np.float32)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.act(seen)
+    seen[0, 0, 0] = np.nan
+    with pytest.warns(RuntimeWarning, match="an observation holds NaN"):
+        policy.act(seen)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        policy.act(seen)
+
+
+def test_a_policy_shows_what_it_is(policy):
+    shown = repr(looped_actor.load_policy("rush-hour-micro"))
+    card = "task='rush-hour', arm='looped', board=(5, 5), max_loops=8, parameters="
+    assert shown.startswith(f"Policy('rush-hour-micro', {card}")
+    robot = run_of(preset("cube-double", "micro", "mlp"))
+    assert "board" not in repr(Policy(robot, robot.weights_like))
+    assert "max_loops" not in repr(Policy(robot, robot.weights_like))
+
+
+MISTAKES = {
+    "act(seen, key=0)": "key is 0: give jax.random.key(0)",
+    "act(seen, halting=32)": "halting is 32: give a rule, as FixedLoops(32)",
+    "act(seen, execution='packed')": "execution is 'packed': give one such as Packed()",
+    "act((seen, {}))": "its first part, as in `observation, info = env.reset()`",
+    "act([[1, 2], [3]])": "not what this policy reads",
+    "__call__(seen[None], halting=3)": "halting is 3: give a rule",
+    "evaluate('CartPole-v1')": 'make it, as gymnasium.make("CartPole-v1")',
+    "evaluate('nowhere.levels')": "nowhere.levels: there is no such file",
+    "evaluate(7)": "an environment of type int cannot be played: give a bank of levels",
+    "evaluate(counts=5)": "there is no option 'counts': did you mean count?",
+    "export('there', platform='cpu')": "there is no option 'platform': did you mean platforms?",
+}
+
+
+def test_a_mistake_in_a_call_is_said_in_one_sentence(tmp_path):
+    """In a process of its own: here, checks of types would be faster than what users see."""
+    code = """
+import functools, json, sys, warnings, numpy as np, looped_actor
+policy = looped_actor.load_policy("rush-hour-micro")
+for name in ("evaluate", "export"):
+    setattr(policy, name, functools.partial(getattr(looped_actor, name), policy))
+seen, said = np.zeros((5, 5, 7), np.uint8), {}
+for call in json.loads(sys.argv[1]):
+    try:
+        eval("policy." + call)
+        said[call] = "nothing"
+    except Exception as error:
+        said[call] = type(error).__mro__[-4].__name__ + ": " + str(error)
+with warnings.catch_warnings(record=True) as caught:
+    policy.act(np.full((5, 5, 7), np.nan))
+said["place"] = [one.filename for one in caught]
+print(json.dumps(said))
+"""
+    command = [sys.executable, "-c", code, json.dumps(list(MISTAKES))]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["place"] == ["<string>"]  # the caller's line
+    for call, message in MISTAKES.items():
+        assert message in said[call], call
+        assert said[call].startswith("ValueError: "), call
+        assert len(said[call].splitlines()) == 1

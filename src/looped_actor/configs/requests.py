@@ -1,9 +1,13 @@
 """What can be asked of a policy. Nothing heavy is imported: `--help` shows these."""
 
+import difflib
 import pathlib
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any, TypeVar
 
 from looped_actor.checks import at_least_one, within
+from looped_actor.errors import UserError
 from looped_actor.names import Platform, StartName
 
 
@@ -50,7 +54,7 @@ class EvaluationRequest(HaltingChange):
         """Raise an error that names the first of these options which was given and does not apply."""
         for option in options:
             if getattr(self, option) != getattr(EvaluationRequest, option):
-                raise ValueError(f"{reason}: leave --{option} out")
+                raise UserError(f"{reason}: leave --{option} out")
 
 
 @dataclass(frozen=True)
@@ -61,3 +65,17 @@ class ExportRequest(HaltingChange):
     """Puzzles: rows and columns of the boards that the program reads. Default: as in training."""
     platforms: tuple[Platform, ...] = ("cpu", "cuda", "tpu")
     """Platforms to compile the program for."""
+
+
+Request = TypeVar("Request", bound=HaltingChange)
+
+
+def request_from(kind: type[Request], options: Mapping[str, Any]) -> Request:
+    """Return a request with these options, or raise an error that names those which it does not have."""
+    known = [field.name for field in fields(kind)]
+    for name in options:
+        if name not in known:
+            near = difflib.get_close_matches(name, known, 1)
+            meant = f"did you mean {near[0]}?" if near else f"give some of {', '.join(known)}"
+            raise UserError(f"there is no option {name!r}: {meant}")
+    return kind(**options)

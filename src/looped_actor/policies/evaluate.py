@@ -1,5 +1,6 @@
 """Evaluation of a policy, at any cap and threshold, on levels, by tasks, or in an environment."""
 
+import os
 import pathlib
 from dataclasses import replace
 from typing import Any
@@ -8,9 +9,10 @@ import gymnasium
 import jax
 from jax.sharding import Mesh
 
-from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.configs.requests import EvaluationRequest, request_from
 from looped_actor.devices import all_devices
 from looped_actor.envs import Environment
+from looped_actor.errors import UserError
 from looped_actor.levels import LevelBank
 from looped_actor.models.arms import STARTS
 from looped_actor.processes import Progress, no_progress
@@ -42,7 +44,19 @@ def evaluate(
       progress: told how much was played, and of how much.
       asked: further fields of `EvaluationRequest`, as `count` and `max_loops`.
     """
-    return evaluate_policy(policy, EvaluationRequest(**asked), mesh or all_devices(), progress, on)
+    request = request_from(EvaluationRequest, asked)
+    if not (on is None or callable(on) or isinstance(on, _PLAYED)):
+        raise UserError(
+            f"an environment of type {type(on).__name__} cannot be played: give a bank of levels or its "
+            "file, an environment, or a function that makes one"
+        )
+    if isinstance(on, str) and on in gymnasium.registry and not pathlib.Path(on).exists():
+        raise UserError(f'{on!r} names an environment of Gymnasium: make it, as gymnasium.make("{on}")')
+    return evaluate_policy(policy, request, mesh or all_devices(), progress, on)
+
+
+_PLAYED = (str, os.PathLike, LevelBank, Environment, gymnasium.Env, gymnasium.vector.VectorEnv)
+"""What can be played, apart from functions that make an environment."""
 
 
 def evaluate_policy(

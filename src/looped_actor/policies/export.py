@@ -12,7 +12,7 @@ from jax import export as jax_export
 
 from looped_actor.algorithms import deciding
 from looped_actor.codec import to_json
-from looped_actor.configs.requests import ExportRequest
+from looped_actor.configs.requests import ExportRequest, request_from
 from looped_actor.files import read_json, write_whole
 from looped_actor.loop import EarlyExit, Memory
 from looped_actor.models.arms import STARTS
@@ -41,7 +41,7 @@ def export(policy: Policy, out: str | os.PathLike, **asked: Any) -> dict[str, An
     Returns:
       What the program reads and returns, as signature.json has it.
     """
-    return export_policy(policy, ExportRequest(**asked), pathlib.Path(out))
+    return export_policy(policy, request_from(ExportRequest, asked), pathlib.Path(out))
 
 
 def export_policy(policy: Policy, request: ExportRequest, out: pathlib.Path) -> dict[str, Any]:

@@ -9,17 +9,22 @@ import copy
 import functools
 import os
 import pathlib
+import warnings
 from dataclasses import replace
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
+from jax import core
 from jaxtyping import Array, Key, PyTree
 
 from looped_actor.algorithms import Acted, Weights, deciding
+from looped_actor.checks import shown
 from looped_actor.configs.requests import HaltingChange
 from looped_actor.configs.runs import CONFIG_FILE, write_config
 from looped_actor.devices import on_one_device
+from looped_actor.errors import UserError
 from looped_actor.loop import (
     Execution,
     FixedLoops,
@@ -31,6 +36,7 @@ from looped_actor.loop import (
     starting_of,
 )
 from looped_actor.models import ActorCriticOutput, ActorOutput
+from looped_actor.models.cost import count_parameters
 from looped_actor.runs.base import Run
 from looped_actor.weights import write_weights
 
@@ -67,9 +73,19 @@ class Policy:
     def __init__(self, run: Run, weights: Weights, name: str = "policy"):
         self.run, self.weights, self.name = run, weights, name
         self._draws, self._tree = 0, jax.tree.structure(weights)
+        self._warned = False
         self.starting = starting_of(run.net)
         self._decide = jax.jit(self._decided, static_argnums=(4, 5, 6))
         self._act = jax.jit(self._acted, static_argnums=(4, 5, 6))
+
+    def __repr__(self) -> str:
+        facts: dict[str, Any] = {"task": self.config.task, "arm": self.config.arm}
+        if hasattr(self.config, "board"):
+            facts["board"] = self.config.board
+        if self.halting is not None:
+            facts["max_loops"] = self.halting.max_loops
+        facts["parameters"] = count_parameters(self.run.net)
+        return f"Policy({self.name!r}, {', '.join(f'{name}={value!r}' for name, value in facts.items())})"
 
     @property
     def config(self) -> Any:
@@ -106,9 +122,10 @@ class Policy:
           memory: what each starts from. Default: as an episode begins.
           record: also return the latent after every loop.
         """
+        _check_choices(halting, execution)
         observation, batched = self._checked(observation)
         if not batched:
-            raise ValueError("this takes a batch of observations; for a single one there is `act`")
+            raise UserError("this takes a batch of observations; for a single one there is `act`")
         _check_memory(memory, observation)
         with self.precision:
             rule, way = halting or self.halting, execution or Packed()
@@ -125,6 +142,8 @@ class Policy:
     ) -> Acted:
         """Choose actions as the environment takes them, as NumPy arrays with the loops they took.
 
+        Warns once if an observation holds NaN or infinite numbers.
+
         Args:
           observation: one, or a batch.
           key: draws actions from the policy. Default: the most probable ones.
@@ -133,6 +152,7 @@ class Policy:
           halting: another rule than in training.
           execution: how the loops of a batch run. Default: `Packed()`.
         """
+        _check_choices(halting, execution, key)
         observation, batched = self._checked(observation)
         if not batched:
             observation = jax.tree.map(lambda leaf: leaf[None], observation)
@@ -248,24 +268,72 @@ class Policy:
 
     def _checked(self, observation: PyTree) -> tuple[PyTree, bool]:
         """Observations as arrays, and whether they are a batch; or an error that says what is expected."""
+        if type(observation) is tuple and len(observation) in (2, 5) and isinstance(observation[-1], dict):
+            raise UserError(
+                "an observation is given as the tuple that reset() or step() of an environment returns: give "
+                "its first part, as in `observation, info = env.reset()`"
+            )
         wanted, structure = jax.tree.flatten(self.run.observation)
         leaves, found = jax.tree.flatten(observation)
         if found != structure:
             leaves = [observation] if len(wanted) == 1 else []
-        leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+        try:
+            leaves = [leaf if isinstance(leaf, jax.Array) else np.asarray(leaf) for leaf in leaves]
+        except ValueError:  # lists of different lengths
+            leaves = []
         batched = {_batched(leaf, one) for leaf, one in zip(leaves, wanted, strict=False)}
         of_one_size = len(self.run.features) > 1 and leaves and leaves[0].shape[-3:] != self.run.features
         batched = {None} if of_one_size else batched
         if len(leaves) != len(wanted) or batched not in ({True}, {False}):
-            shown = ", ".join(str(getattr(leaf, "shape", leaf)) for leaf in leaves) or type(observation)
+            shapes = ", ".join(str(getattr(leaf, "shape", leaf)) for leaf in leaves) or type(observation)
             sides = ["any"] * (len(wanted[0].shape) - 1) if len(wanted) == 1 else []
             shape = f"({', '.join([*sides, str(wanted[0].shape[-1])])})"
             kind = "arrays" if len(wanted) == 1 else "GoalObservation(state, goal) of vectors"
-            raise ValueError(
-                f"an observation of shape {shown} is not what this policy reads: {kind} of shape {shape}, "
+            raise UserError(
+                f"an observation of shape {shapes} is not what this policy reads: {kind} of shape {shape}, "
                 "or a batch of them, with numbers in it"
             )
-        return jax.tree.unflatten(structure, leaves), True in batched
+        cast = list(map(self._cast, leaves, wanted))
+        return jax.tree.unflatten(structure, cast), True in batched
+
+    def _cast(self, leaf: Any, one: jax.ShapeDtypeStruct) -> Any:
+        """Return an observation in the type that the program is compiled for; warn once if it is not finite.
+
+        Numbers that an environment's integers cannot hold become float32, which is what the net computes in.
+        """
+        if isinstance(leaf, core.Tracer):
+            return leaf
+        if leaf.dtype.kind == "f" and not self._warned and not np.isfinite(leaf).all():
+            self._warned = True
+            warnings.warn(
+                "an observation holds NaN or infinite numbers: the action for it means nothing (said once)",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+        if leaf.dtype == one.dtype or self.config.double_precision:
+            return leaf
+        if one.dtype.kind == "f":
+            return leaf.astype(one.dtype)
+        with np.errstate(invalid="ignore"):
+            held = np.asarray(leaf).astype(one.dtype)
+        return held if np.array_equal(held, leaf) else leaf.astype(np.float32)
+
+
+def _check_choices(halting: Any, execution: Any, key: Any = None) -> None:
+    """Raise an error if one of these is given as something that the program cannot take."""
+    if key is not None:
+        typed = isinstance(key, jax.Array) and jnp.issubdtype(key.dtype, jax.dtypes.prng_key)
+        if not (typed and key.shape == ()) and getattr(key, "dtype", None) != np.uint32:  # the older kind
+            raise UserError(
+                f"key is {shown(key)}: give jax.random.key(0) to draw actions, or None for the most probable"
+            )
+    if halting is not None and not isinstance(halting, HaltingRule):
+        raise UserError(
+            f"halting is {shown(halting)}: give a rule, as FixedLoops(32), or PolicyKL(max_loops=32) to stop "
+            "earlier"
+        )
+    if execution is not None and not isinstance(execution, Execution):
+        raise UserError(f"execution is {shown(execution)}: give one such as Packed() or EarlyExit()")
 
 
 def _check_memory(memory: Any, observation: PyTree) -> None:
