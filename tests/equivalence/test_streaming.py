@@ -122,6 +122,8 @@ def test_streamed_levels_are_those_in_step(task, slots, start, x64, monkeypatch)
     assert found.episodes.length[-3:].tolist() == [0, 0, 0]
     for ours, theirs in zip(found.episodes, expected.episodes, strict=True):
         np.testing.assert_allclose(ours, theirs, rtol=1e-12)
+    for ours, theirs in zip(found.decisions, expected.decisions, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
     asked = int(found.episodes.loops.sum())
     assert asked <= int(found.executed) < int(expected.executed)
 

@@ -16,6 +16,7 @@ from looped_actor.analysis.study import (
     finish,
     parts_of,
     quietly,
+    repeats,
     shares,
     subjects,
 )
@@ -63,6 +64,7 @@ def _achieved(subject: Subject, facts: dict[str, Any]) -> Row:
         **shares(facts),
         "returns": facts.get("returns"),
         "loops": facts["loops"],
+        **repeats(facts),
         "flops": flops,
     }
 
@@ -145,21 +147,26 @@ def analyse_frontier(
 
 
 def _draw_frontier(rows: Sequence[Row]) -> Drawn:
-    """Success, or the return, against mean loops.
+    """Draw success, or the return, against mean loops: a line for each run, start and minimum.
 
-    A panel for each environment, a line for each run, start and minimum.
+    For each environment a panel over all decisions, and one over states that are new in their episode, if
+    the table tells them apart.
     """
     tasks, measure = distinct(rows, "task"), measure_of(rows)
     told = measure == "success"
-    figure, axes = new_axes(len(tasks), width=6.2, height=4.4)
+    costs = {"loops": "mean loops of a decision"}
+    if all(row.get("loops_new_states") is not None for row in rows):
+        costs["loops_new_states"] = "mean loops where the state is new in its episode"
+    panels = list(product(tasks, costs))
+    figure, axes = new_axes(len(panels), width=6.2 if len(costs) == 1 else 5.4, height=4.4)
     colours = dict(zip(distinct(rows, "run"), cycle(COLOURS), strict=False))
-    for axis, task in zip(axes[0], tasks, strict=True):
+    for axis, (task, cost) in zip(axes[0], panels, strict=True):
         here = of(rows, task=task)
         for run, start, least in distinct(here, "run", "start", "min_loops"):
-            some = sorted(of(here, run=run, start=start, min_loops=least), key=lambda row: row["loops"])
+            some = sorted(of(here, run=run, start=start, min_loops=least), key=lambda row: row[cost])
             value, low, high = (np.array([row[name] for row in some]) for name in (measure, "low", "high"))
             axis.errorbar(
-                [row["loops"] for row in some],
+                [row[cost] for row in some],
                 value,
                 np.maximum([value - low, high - value], 0) if told else None,
                 label=f"{run}: {start}, from {least}",
@@ -171,7 +178,7 @@ def _draw_frontier(rows: Sequence[Row]) -> Drawn:
                 elinewidth=0.6,
             )
         label = "success (95% interval)" if told else "mean return"
-        axis.set(title=TITLES[task], xlabel="mean loops of a decision", ylabel=label)
+        axis.set(title=TITLES[task], xlabel=costs[cost], ylabel=label)
         axis.set_xlim(0, None)
         axis.legend(frameon=False, fontsize=7, loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=2)
     figure.suptitle("What loops buy: each point is a threshold")
@@ -188,15 +195,21 @@ def _cheapest(rows: Sequence[Row], measure: str) -> str:
     said = []
     for start in distinct(rows, "start"):
         best = max(of(rows, start=start), key=lambda row: (row[measure], -row["loops"]))
-        said.append(f"{start} start at best {value(best)} with {best['loops']:.2f} loops")
+        said.append(f"{start} start at best {value(best)} with {_loops_of(best)}")
     which = f"{rows[0]['run']} ({TITLES[rows[0]['task']]}, {label_of(rows[0])})"
     if measure != "success":  # returns have no interval that could tell which is clearly behind
         return f"{which}: {', '.join(said)}."
     floor = max(row["low"] for row in rows)
     least = min((row for row in rows if row["high"] >= floor), key=lambda row: row["loops"])
     how = f"{least['start']} start, from {least['min_loops']}, threshold {least['threshold']:g}"
-    cheapest = f"the fewest loops not clearly behind: {least['loops']:.2f} with {value(least)} ({how})"
+    cheapest = f"the fewest loops not clearly behind: {_loops_of(least)} with {value(least)} ({how})"
     return f"{which}: {', '.join(said)}; {cheapest}."
+
+
+def _loops_of(row: Row) -> str:
+    """Return the mean loops of a row in words."""
+    on_new = row.get("loops_new_states")
+    return f"{row['loops']:.2f} loops" + ("" if on_new is None else f" ({on_new:.2f} on new states)")
 
 
 FRONTIER = FigureKind(

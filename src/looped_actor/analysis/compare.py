@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from looped_actor.analysis.drawing import ABOUT, ARMS, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
-from looped_actor.analysis.study import about_run, finish, names_of, shares
+from looped_actor.analysis.study import about_run, finish, names_of, repeats, shares
 from looped_actor.analysis.tables import Row, distinct, measure_of, of
 from looped_actor.files import FileError, read_json, reading
 from looped_actor.runs.folder import TEST_FILE, read_run
@@ -36,6 +36,7 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
                 facts = read_json(path)
                 found = {"loops": facts["loops"], "optimal_actions": facts.get("optimal_actions")}
                 found["returns"] = facts.get("returns")
+                found |= repeats(facts)
                 found["train_success"] = facts["train"]["success"] if "train" in facts else None
                 rows.append({**about, **shares(facts), **found})
     return rows

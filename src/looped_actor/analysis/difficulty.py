@@ -37,6 +37,8 @@ class VisitedStates(NamedTuple):
 
     level: Int[np.ndarray, " s"]
     loops: Int[np.ndarray, " s"]
+    new: Bool[np.ndarray, " s"]
+    """Whether the state had not occurred before in its episode."""
     solved: Bool[np.ndarray, " s"]
     """Whether its episode was."""
     remaining: Int[np.ndarray, " s"]
@@ -71,21 +73,25 @@ def visited_states(game: Game, shape: tuple[int, int], played: Played, **options
     return VisitedStates(
         level,
         loops[step, level],
+        played.new_states()[level, step],
         np.asarray(played.episodes.success)[level],
         remaining_of(game, seen[step, level].reshape(-1, *shape), **options),
     )
 
 
 def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
-    """A row for each outcome and distance: how many states, of how many levels, and their mean loops.
+    """Return a row for each outcome and distance: how many states, of how many levels, and their mean loops.
 
-    States of one episode are alike, so the interval is that of levels drawn anew, not of states.
+    Over all decisions, and over those about states that are new in their episode. States of one episode are
+    alike, so intervals are those of levels drawn anew, not of states.
     """
     rows = []
     for outcome, chosen in (("solved", states.solved), ("failed", ~states.solved)):
         for remaining in np.unique(states.remaining[chosen]):
             here = chosen & (states.remaining == remaining)
             mean, (low, high) = clustered_mean(states.loops[here], states.level[here])
+            new = here & states.new
+            on_new, (new_low, new_high) = clustered_mean(states.loops[new], states.level[new])
             rows.append(
                 {
                     **about,
@@ -96,6 +102,10 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
                     "loops": mean,
                     "low": low,
                     "high": high,
+                    "new_states": int(new.sum()),
+                    "loops_new_states": on_new,
+                    "low_new_states": new_low,
+                    "high_new_states": new_high,
                 }
             )
     return rows
@@ -128,7 +138,7 @@ def analyse_difficulty(
 
 
 def _draw(rows: Sequence[Row]) -> Drawn:
-    """Mean loops against remaining pushes or moves, of solved and failed episodes; below, how many states."""
+    """Draw mean loops against remaining pushes or moves, by outcome; below, how many states there were."""
     runs = distinct(rows, "run")
     figure, axes = new_axes(len(runs), rows=2, height=2.6)
     panels = zip(*axes, runs, strict=True)
@@ -138,33 +148,84 @@ def _draw(rows: Sequence[Row]) -> Drawn:
 
 def _draw_panel(top: Any, below: Any, rows: Sequence[Row]) -> str:
     task, one = rows[0]["task"], {"pushes": "push", "moves": "move"}[rows[0]["measure"]]
-    said = []
+    said, separated = (
+        [],
+        rows[0].get("new_states") is not None,
+    )  # tables of older versions have no such column
     for outcome, colour, aside in (("solved", COLOURS[1], -0.2), ("failed", COLOURS[0], 0.2)):
         known = [row for row in of(rows, outcome=outcome) if isinstance(row["remaining"], int)]
         if not known:
             continue
-        x, loops, low, high, states = (
-            np.array([row[name] for row in known], float)
-            for name in ("remaining", "loops", "low", "high", "states")
+        every = _line(known, "")
+        shown = np.array([row["levels"] >= FEWEST_LEVELS for row in known])
+        first, label = (
+            (_line(known, "_new_states"), f"{outcome}, new states")
+            if separated
+            else (every, f"{outcome} episodes")
         )
-        seen = np.array([row["levels"] >= FEWEST_LEVELS for row in known])
-        top.plot(x[seen], loops[seen], color=colour, marker="o", markersize=3, label=f"{outcome} episodes")
-        top.fill_between(x[seen], low[seen], high[seen], color=colour, alpha=0.18, linewidth=0)
-        below.bar(x + aside, states, 0.4, color=colour)
-        if len(x) > 1:
-            slope = np.polyfit(x, loops, 1, w=np.sqrt(states))[0]
-            said.append(f"{slope:+.3f} loops per remaining {one} in {outcome} episodes")
+        top.plot(first.x[shown], first.loops[shown], color=colour, marker="o", markersize=3, label=label)
+        low, high = first.low[shown], first.high[shown]
+        top.fill_between(first.x[shown], low, high, color=colour, alpha=0.18, linewidth=0)
+        below.bar(first.x + aside, first.states, 0.4, color=colour)
+        slopes = f"{first.slope():+.3f}" if len(known) > 1 else ""
+        if separated:
+            style = {"color": colour, "linestyle": "--", "linewidth": 1}
+            top.plot(every.x[shown], every.loops[shown], **style, label=f"{outcome}, all decisions")
+            below.bar(every.x + aside, every.states, 0.4, edgecolor=colour, fill=False, linestyle="--")
+            slopes = slopes and f"{slopes} ({every.slope():+.3f} over all decisions)"
+        if slopes:
+            said.append(f"{slopes} loops per remaining {one} in {outcome} episodes")
     lost = of(rows, remaining="lost")
     for row in lost:
-        top.axhline(row["loops"], color=COLOURS[0], linestyle=":", linewidth=1, label="beyond rescue")
+        loops = row["loops_new_states"] if separated else row["loops"]
+        top.axhline(
+            loops, color=COLOURS[0], linestyle=":", linewidth=1, label="lost" + ", new states" * separated
+        )
     top.set(title=f"{TITLES[task]}: {label_of(rows[0])}", ylabel="mean loops (95% interval)")
     below.set(xlabel=f"remaining optimal {rows[0]['measure']}", ylabel="states", yscale="log")
     top.legend(frameon=False, fontsize=8)
     states, beyond = (sum(row["states"] for row in some) for some in (rows, lost))
-    return (
-        f"{TITLES[task]}, {label_of(rows[0])}: {' and '.join(said) or 'too few states to fit a line'} "
-        f"({states:,} states, {beyond:,} of them beyond rescue)."
+    counted = f"{states:,} decisions, {beyond:,} of them where the level is lost"
+    if separated:
+        counted = (
+            f"{sum(row['new_states'] for row in rows):,} states that are new in their episode, of {counted}"
+        )
+        outcomes = "; ".join(
+            f"{outcome} {_means(of(rows, outcome=outcome))}" for outcome in distinct(rows, "outcome")
+        )
+        counted = f"{counted}; mean loops on new states: {outcomes}"
+    fits = " and ".join(said) or "too few states to fit a line"
+    return f"{TITLES[task]}, {label_of(rows[0])}: {'on new states ' * separated}{fits} ({counted})."
+
+
+def _means(rows: Sequence[Row]) -> str:
+    """Return the mean loops on new states, and over all decisions, in words."""
+    on_new, every = (
+        np.average([row[loops] for row in rows], weights=[row[states] for row in rows])
+        for loops, states in (("loops_new_states", "new_states"), ("loops", "states"))
     )
+    return f"{on_new:.2f} (all decisions {every:.2f})"
+
+
+class _Line(NamedTuple):
+    """Mean loops at each distance."""
+
+    x: np.ndarray
+    loops: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    states: np.ndarray
+
+    def slope(self) -> float:
+        """Return the slope of a line fitted to it, weighted by states."""
+        return float(np.polyfit(self.x, self.loops, 1, w=np.sqrt(self.states))[0])
+
+
+def _line(rows: Sequence[Row], which: str) -> _Line:
+    """Return a line over all decisions (`""`) or over new states (`"_new_states"`)."""
+    states = "new_states" if which else "states"
+    names = ("remaining", f"loops{which}", f"low{which}", f"high{which}", states)
+    return _Line(*(np.array([row[name] for row in rows], float) for name in names))
 
 
 DIFFICULTY = FigureKind(

@@ -33,8 +33,9 @@ def analyse_histogram(
         if subject.policy.config.task not in PUZZLES:  # `levels` and `count` are of puzzles
             asked = replace(asked, levels=None, count=request.episodes)
         facts = evaluated(subject, asked, mesh, parts_of(request.out, "histogram"), stage)
+        new = facts.get("loop_histogram_new_states", {})  # not of robots: their states do not repeat
         rows += [
-            {**subject.about, "loops": int(loops), "decisions": decisions}
+            {**subject.about, "loops": int(loops), "decisions": decisions, "new_states": new.get(loops)}
             for loops, decisions in facts["loop_histogram"].items()
         ]
     return finish(request.out, "histogram", rows, HISTOGRAM)
@@ -56,9 +57,15 @@ def _draw(rows: Sequence[Row]) -> Drawn:
             share, mean = counts / counts.sum(), (x * counts).sum() / counts.sum()
             edges = np.append(x - 0.5, x[-1] + 0.5)
             axis.stairs(share, edges, color=colour, fill=True, alpha=0.18)
-            axis.stairs(share, edges, color=colour, label=f"{label_of(some[0])}, {run}: {mean:.1f}")
+            label, told = f"{label_of(some[0])}, {run}: {mean:.1f}", f"{mean:.1f}"
+            if some[0].get("new_states") is not None:  # not in tables of older versions
+                new = np.array([row["new_states"] for row in some], float)
+                on_new = (x * new).sum() / max(new.sum(), 1)
+                axis.stairs(new / max(new.sum(), 1), edges, color=colour, linestyle="--")
+                label, told = f"{label}, new states {on_new:.1f}", f"{told} ({on_new:.1f} on new states)"
+            axis.stairs(share, edges, color=colour, label=label)
             name, cap = f"{TITLES[task]} {run}, {label_of(some[0])}", int(x[-1])
-            sentences.append(f"{name}: {mean:.1f}, {share[-1]:.0%} at the cap of {cap}")
+            sentences.append(f"{name}: {told}, {share[-1]:.0%} at the cap of {cap}")
         axis.set(title=TITLES[task], xlabel="loops of a decision", ylabel="share of decisions")
         axis.set_ylim(0, 1.3 * axis.get_ylim()[1])  # room for the legend
         axis.legend(frameon=False, fontsize=7, loc="upper left")

@@ -104,6 +104,11 @@ def shares(facts: dict[str, Any]) -> dict[str, Any]:
     return {"played": played, **success, "low": low, "high": high}
 
 
+def repeats(facts: dict[str, Any]) -> dict[str, Any]:
+    """Return the loops on new states and the share of repeats; None in records of older versions."""
+    return {name: facts.get(name) for name in ("loops_new_states", "repeated_share")}
+
+
 def evaluated(
     subject: Subject,
     request: EvaluationRequest,

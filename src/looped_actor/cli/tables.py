@@ -174,16 +174,18 @@ def evaluation_table(facts: dict[str, Any]) -> Table:
     title = f"{facts['policy']} on {facts['bank' if puzzle else 'task']}"
     first = "optimal moves" if puzzle else "task"
     achieved = ("solved", "95% interval") if "success" in facts else ("mean return",)
-    table = _table(title, first, played, *achieved, "loops", "steps")
+    loops = "loops", "new states", "repeats"
+    table = _table(title, first, played, *achieved, *loops, "steps")
 
     def add(name: str, row: dict[str, Any]) -> None:
-        loops = f"{row['loops']:.2f}" if "loops" in row else "-"
+        loops, new = (_written(row, key, ".2f") for key in ("loops", "loops_new_states"))
+        repeats = _written(row, "repeated_share", ".0%")
         if "success" in facts:
             low, high = row["interval_95"]
             cells = f"{row['success']:.1%}", f"{low:.1%} - {high:.1%}"
         else:
             cells = (f"{row['returns']:.4g}",)
-        table.add_row(name, f"{row[played]:,}", *cells, loops, f"{row['mean_steps']:.1f}")
+        table.add_row(name, f"{row[played]:,}", *cells, loops, new, repeats, f"{row['mean_steps']:.1f}")
 
     for row in facts.get("by_optimal_moves", ()):
         low, high = row["moves"]
@@ -191,10 +193,17 @@ def evaluation_table(facts: dict[str, Any]) -> Table:
     for name, row in facts.get("by_task", {}).items():
         add(name, row)
     table.add_section()
+    for name, row in facts.get("by_outcome", {}).items():
+        add(name, row)
     add("all", facts)
     for name, row in facts.get("baselines", {}).items():
         add(name, row)
     return table
+
+
+def _written(row: dict[str, Any], key: str, form: str) -> str:
+    """Return a number of a row; a dash where it is not known, as in records of older versions."""
+    return f"{row[key]:{form}}" if key in row else "-"
 
 
 def _table(title: str, first: str, *titles: str) -> Table:

@@ -14,7 +14,8 @@ from jaxtyping import Array, Int, PyTree, UInt32
 from looped_actor.algorithms import Acted
 from looped_actor.envs import Environment, Outcome
 from looped_actor.envs.spaces import spaces_of, successes
-from looped_actor.evaluation.levels import Episodes, Played
+from looped_actor.evaluation.levels import Decisions, Episodes, Played
+from looped_actor.evaluation.repeats import fingerprint_host, pad_episodes
 from looped_actor.loop import StopReason
 from looped_actor.loop.rng import Stream, addressed_key
 from looped_actor.processes import Progress, no_progress
@@ -86,8 +87,13 @@ def play_gymnasium(
     observation, _ = envs.reset(seed=seed)
     rows, memory = np.arange(copies), None
     assert running.success is not None
+    decisions: list[list[tuple[np.ndarray, int]]] = [[] for _ in rows]  # of the episodes under way
+    recorded: list[Decisions] = []
     while left.any():
         acted = act(observation, memory=memory)
+        for row in np.flatnonzero(left > 0):
+            seen = [np.asarray(leaf)[row] for leaf in jax.tree.leaves(observation)]
+            decisions[row].append((fingerprint_host(seen), int(acted.loops[row])))
         observation, reward, terminated, truncated, infos = envs.step(acted.action)
         success = successes(infos, copies)
         if success is not None:
@@ -103,12 +109,18 @@ def play_gymnasium(
         memory = None if acted.memory is None else acted.memory.restart(done)
         over = np.flatnonzero(done & (left > 0))
         ended += [jax.tree.map(lambda leaf, row=row: leaf[row].copy(), running) for row in over]
+        recorded += [Decisions(*map(np.array, zip(*decisions[row], strict=True))) for row in over]
+        for row in np.flatnonzero(done):
+            decisions[row] = []
         left -= done & (left > 0)
         for leaf in jax.tree.leaves(running):
             leaf[done] = 0
         progress(len(ended), episodes)
     played = jax.tree.map(lambda *leaves: np.stack(leaves), *ended)
-    return Played(played if reported else played._replace(success=None), np.array([executed]))
+    if not reported:
+        played = played._replace(success=None)
+    padded = jax.tree.map(lambda *leaves: pad_episodes(leaves), *recorded)
+    return Played(played, np.array([executed]), decisions=padded)
 
 
 def _nothing(copies: int, most_loops: int) -> Episodes:

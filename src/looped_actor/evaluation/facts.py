@@ -6,7 +6,7 @@ import numpy as np
 from jaxtyping import Integer
 
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.evaluation.levels import Episodes, Played
+from looped_actor.evaluation.levels import Played
 from looped_actor.loop import StopReason
 
 MOST_BINS = 8
@@ -21,11 +21,22 @@ def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = No
     """
     episodes = played.episodes
     histogram, stops = (np.asarray(counts).sum(axis=0) for counts in (episodes.histogram, episodes.stops))
-    facts = _facts(episodes, np.ones(len(episodes.length), bool))
+    everything = np.ones(len(episodes.length), bool)
+    new = None if played.decisions is None else played.new_states()
+    facts = _facts(played, everything, new)
     facts |= loop_facts(histogram, stops, int(played.executed.sum()))
+    if played.decisions is not None:
+        counts = np.bincount(played.decisions.loops[new], minlength=len(histogram) + 1)[1:]
+        facts["loop_histogram_new_states"] = {str(i + 1): int(n) for i, n in enumerate(counts)}
+    if episodes.success is not None and np.any(episodes.success):
+        success = np.asarray(episodes.success, bool)
+        outcomes = {"solved": success, "failed": ~success}
+        facts["by_outcome"] = {
+            name: _facts(played, them, new) for name, them in outcomes.items() if them.any()
+        }
     if optimal_moves is not None:
         facts["by_optimal_moves"] = [
-            {"moves": [low, high], **_facts(episodes, (optimal_moves >= low) & (optimal_moves <= high))}
+            {"moves": [low, high], **_facts(played, (optimal_moves >= low) & (optimal_moves <= high), new)}
             for low, high in length_bins(optimal_moves)
         ]
     return facts
@@ -44,8 +55,8 @@ def loop_facts(
     }
 
 
-def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
-    levels = int(chosen.sum())
+def _facts(played: Played, chosen: np.ndarray, new: np.ndarray | None) -> dict[str, Any]:
+    episodes, levels = played.episodes, int(chosen.sum())
     decisions = max(int(episodes.length[chosen].sum()), 1)
     success: dict[str, Any] = {}
     if episodes.success is not None:
@@ -56,8 +67,21 @@ def _facts(episodes: Episodes, chosen: np.ndarray) -> dict[str, Any]:
         "levels": levels,
         **success,
         "loops": float(episodes.loops[chosen].sum() / decisions),
+        **_repeats(played, chosen, new),
         "mean_steps": float(episodes.length[chosen].mean()),
         "returns": float(episodes.returns[chosen].mean(dtype=np.float64)),
+    }
+
+
+def _repeats(played: Played, chosen: np.ndarray, new: np.ndarray | None) -> dict[str, float]:
+    """Return mean loops where the state is new in its episode, and the share of decisions where it is not."""
+    if played.decisions is None or new is None:
+        return {}
+    new = new[chosen]
+    loops, decisions = played.decisions.loops[chosen], int(played.episodes.length[chosen].sum())
+    return {
+        "loops_new_states": float(loops[new].sum() / max(new.sum(), 1)),
+        "repeated_share": float(1 - new.sum() / max(decisions, 1)),
     }
 
 

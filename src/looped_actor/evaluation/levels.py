@@ -13,11 +13,12 @@ import jax.numpy as jnp
 import numpy as np
 from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from looped_actor.algorithms import Acting, Decide, Weights, acting_policy, deciding
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device, shapes_on
 from looped_actor.envs import Environment, Outcome
+from looped_actor.evaluation.repeats import find_new_states, fingerprint
 from looped_actor.loop import (
     FixedStart,
     HaltingRule,
@@ -60,6 +61,14 @@ class Episodes(NamedTuple):
     """How many decisions stopped for each `StopReason`."""
 
 
+class Decisions(NamedTuple):
+    """Every decision of some episodes; zeros follow the last one."""
+
+    fingerprints: UInt32[Array | np.ndarray, "n t 2"]
+    """Of what was observed; see `evaluation.repeats`."""
+    loops: Int[Array | np.ndarray, "n t"]
+
+
 class Trace(NamedTuple):
     """Episodes step by step; `taken` says which steps there were."""
 
@@ -80,6 +89,13 @@ class Played(NamedTuple):
     executed: Int[Array | np.ndarray, "*d"]
     """Loops that the hardware computed, on each device; `episodes.loops.sum()` were asked for in all."""
     trace: Trace | None = None
+    decisions: Decisions | None = None
+
+    def new_states(self) -> Bool[np.ndarray, "n t"]:
+        """Return which decisions were about a state that had not occurred before in their episode."""
+        assert self.decisions is not None
+        fingerprints, lengths = self.decisions.fingerprints, self.episodes.length
+        return find_new_states(np.asarray(fingerprints), np.asarray(lengths))
 
 
 def level_batches(
@@ -97,6 +113,24 @@ def _none_played(count: int, most_loops: int) -> Episodes:
     zeros = jnp.zeros(count, jnp.int32)
     histogram, stops = (jnp.zeros((count, many), jnp.int32) for many in (most_loops, len(StopReason)))
     return Episodes(jnp.zeros(count, bool), jnp.zeros(count), zeros, zeros, histogram, stops)
+
+
+def _no_decisions(episodes: int, steps: int) -> Decisions:
+    return Decisions(jnp.zeros((episodes, steps, 2), jnp.uint32), jnp.zeros((episodes, steps), jnp.int32))
+
+
+def _with_decisions(
+    decisions: Decisions,
+    episode: Int[Array, " n"],
+    step: Int[Array, " n"],
+    observation: PyTree,
+    loops: Int[Array, " n"],
+    acted: Bool[Array, " n"],
+) -> Decisions:
+    """Write down the decisions that were made."""
+    episode = jnp.where(acted, episode, len(decisions.loops))  # beyond the last one: dropped
+    now = Decisions(fingerprint(observation), loops)
+    return jax.tree.map(lambda all, new: all.at[episode, step].set(new, mode="drop"), decisions, now)
 
 
 def _with_step(
@@ -140,17 +174,18 @@ def play_levels(
         return None if look is None else Trace(look(states, decision), decision.loop.loops, alive)
 
     def body(carry: tuple) -> tuple:
-        step, states, alive, expected, so_far, executed, trace, memory = carry
+        step, states, alive, expected, so_far, executed, trace, memory, decisions = carry
         decision = think(states, expected, memory)
         memory = None if memory is None else memory.after(decision.loop.latent)
         trace = jax.tree.map(lambda all, now: all.at[step].set(now), trace, seen(states, decision, alive))
-        loops = decision.loop.loops
+        loops, observation = decision.loop.loops, jax.vmap(env.observe)(states)
+        decisions = _with_decisions(decisions, jnp.arange(count), so_far.length, observation, loops, alive)
         states, outcome = jax.vmap(env.step)(states, decision.distribution.mode())
         so_far = _with_step(so_far, outcome, loops, decision.loop.stop, alive)
         alive = alive & ~outcome.terminated & (so_far.length < env.time_limit)
         # A row that is done is not asked again: it should not hold up the others.
         expected, executed = jnp.where(alive, loops, 0), executed + decision.loop.executed
-        return step + 1, states, alive, expected, so_far, executed, trace, memory
+        return step + 1, states, alive, expected, so_far, executed, trace, memory, decisions
 
     states, alive = jax.vmap(env.start)(jnp.maximum(levels, 0)), levels >= 0
     nothing = jnp.zeros(count, jnp.int32)
@@ -158,10 +193,12 @@ def play_levels(
     trace = jax.tree.map(lambda leaf: jnp.zeros((env.time_limit, *leaf.shape), leaf.dtype), shapes)
     memory = (starting or FixedStart()).begin(lambda: think(states, nothing).loop.latent)
     so_far = _none_played(count, most_loops)
-    carry = (jnp.int32(0), states, alive, nothing, so_far, jnp.int32(0), trace, memory)
+    decisions = _no_decisions(count, env.time_limit)
+    carry = (jnp.int32(0), states, alive, nothing, so_far, jnp.int32(0), trace, memory, decisions)
     with jax.named_scope("steps"):
-        *_, episodes, executed, trace, _ = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
-    return Played(episodes, executed, trace)
+        end = jax.lax.while_loop(lambda carry: carry[2].any(), body, carry)
+    *_, episodes, executed, trace, _, decisions = end
+    return Played(episodes, executed, trace, decisions)
 
 
 class _Table(NamedTuple):
@@ -180,6 +217,8 @@ class _Table(NamedTuple):
     ended_count: Int[Array, ""]
     memory: Memory | None
     """What each row carries to its next decision."""
+    decisions: Decisions
+    """By place."""
 
 
 @dataclass(frozen=True)
@@ -208,6 +247,7 @@ class _Levels:
             jnp.full(self._beyond, self._beyond, jnp.int32),
             jnp.int32(0),
             starting.begin(lambda: loop.start(loop.embed(seen(states)))),
+            _no_decisions(len(self.levels), self.env.time_limit),
         )
 
     def real(self, place: Int[Array, " r"]) -> Bool[Array, " r"]:
@@ -224,6 +264,14 @@ class _Levels:
         self, table: _Table, decided: Bool[Array, " r"], thought: Thought
     ) -> tuple[_Table, Bool[Array, " r"]]:
         """Act, file the episodes that are over, and let their rows begin the next levels."""
+        decisions = _with_decisions(
+            table.decisions,
+            table.place,
+            table.so_far.length,
+            jax.vmap(self.env.observe)(table.states),
+            thought.loops,
+            decided,
+        )
         states, outcome = jax.vmap(self.env.step)(table.states, thought.decision.distribution.mode())
         states = select_rows(decided, states, table.states)
         so_far = _with_step(table.so_far, outcome, thought.loops, thought.stop, decided)
@@ -239,7 +287,7 @@ class _Levels:
             assert thought.latent is not None
             memory = select_rows(decided, memory.after(thought.latent, over), memory)
         counts = table.next + overs, ended, ended_place, table.ended_count + overs
-        return _Table(states, place, so_far, *counts, memory), self.real(place)
+        return _Table(states, place, so_far, *counts, memory, decisions), self.real(place)
 
     def _start(self, place: Int[Array, " r"]) -> PyTree:
         level = self.levels[jnp.minimum(place, len(self.levels) - 1)]
@@ -281,7 +329,8 @@ def stream_levels(
     waiting = played.real(begin.place)
     end = streaming.run(loop, begin, rows, played.observe, played.settle, waiting, played.recall)
     in_order = jnp.argsort(end.table.ended_place)[:count]
-    return Played(jax.tree.map(lambda leaf: leaf[in_order], end.table.ended), end.executed)
+    episodes = jax.tree.map(lambda leaf: leaf[in_order], end.table.ended)
+    return Played(episodes, end.executed, decisions=end.table.decisions)
 
 
 def _observation(env: LevelEnvironment) -> Any:
@@ -328,7 +377,7 @@ class LevelPlayer:
             return played._replace(executed=played.executed[None])
 
         steps: Any = PartitionSpec(None, DATA)
-        gives = Played(ROWS, ROWS, steps)
+        gives = Played(ROWS, ROWS, steps, ROWS)
         run = on_each_device(self.mesh, record_own, (EVERYWHERE, EVERYWHERE, ROWS), gives)
         return self._in_batches(run, weights, progress)
 
@@ -345,8 +394,8 @@ class LevelPlayer:
             whole = jax.tree.map(lambda *arrays: np.concatenate(arrays, axis), *some)
             return jax.tree.map(lambda all: all[(slice(None),) * axis + (slice(len(part)),)], whole)
 
-        episodes, executed, trace = zip(*batches, strict=True)
-        return Played(join(0, *episodes), np.concatenate(executed), join(1, *trace))
+        episodes, executed, trace, decisions = zip(*batches, strict=True)
+        return Played(join(0, *episodes), np.concatenate(executed), join(1, *trace), join(0, *decisions))
 
     def trace(self, weights: Weights) -> Any:
         """Its program, traced from shapes, for devices that need not be here."""
