@@ -2,12 +2,16 @@
 
 python benchmarks/carried_probes.py runs/boxoban-carried --out results/carried_probes.json
 
-A policy plays levels with carried thoughts. In every state on its way three latents are looked at: the one
-that it carries, before it has seen the state; the one after loop 1 from there; and the one after loop 1 from
-a fresh start. Probes are trained to read the next pushes of an optimal solution of that state from each
-(the push's box and direction); those of any solution as short are right. They are scored on levels that
-they have not seen, by the step of the episode.
-In step 0 nothing is carried yet. States from which no way leads out are left out.
+A policy plays levels with carried latents. Three latents of every state are probed: the one that is carried
+into it, before the state is observed; the one after loop 1 from there; and the one after loop 1 from a fresh
+start. Probes learn to read the next pushes of an optimal solution of that state (the push's box and
+direction); those of any solution as short are right. They are scored on levels that they have not learned
+from. In step 0 nothing is carried yet. States from which no solution exists are left out.
+
+Most states of failed episodes repeat an earlier one, often because the last action changed nothing: then the
+carried latent comes from the very board that it is read for. So states are scored in groups: those that are
+new in their episode, by step and by whether the last action was a push, and repeats. Probes are trained
+twice: on all states, and on new states alone.
 """
 
 import argparse
@@ -24,19 +28,24 @@ import looped_actor
 from looped_actor.algorithms import deciding
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.analysis.probes import Probe, ProbeConfig, Split, names_right, split_levels, train_probes
-from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.evaluation.levels import play_levels
+from looped_actor.games.boxoban import Cell
 from looped_actor.games.catalogue import BOXOBAN
 from looped_actor.levels import make_bank, solve_bank
 from looped_actor.levels.plans import push_targets, right_pushes
 from looped_actor.loop import Carried
 from looped_actor.processes import default_workers
 from looped_actor.solvers import SolveStatus
+from looped_actor.solvers.advice import distinct_boards
 
 PLACES = ("carried, before the state is seen", "loop 1, carried start", "loop 1, fresh start")
 PUSHES = (1, 2, 3, 4)
-STEPS = ((0, 0), (1, 2), (3, 5), (6, 10), (11, 10_000))
+STEPS = ((0, 0), (1, 2), (3, 5), (6, 10_000))
 """Steps of an episode that are counted together."""
+TRAINED_ON = ("all states", "new states")
+FEWEST_LEVELS = 10
+"""Groups of fewer levels are in the record and not in the figure."""
 BATCH = 250
 """Levels that are played together."""
 
@@ -47,12 +56,18 @@ class States(NamedTuple):
     level: np.ndarray
     step: np.ndarray
     cells: np.ndarray
+    new: np.ndarray
+    """Whether the board had not occurred before in the episode."""
+    changed: np.ndarray
+    """Whether the last action changed the board."""
+    pushed: np.ndarray
+    """Whether the last action moved a box."""
     latents: np.ndarray
     """For each place, `[3, states, tokens, width]`."""
 
 
 def visited(policy: Any, levels: int) -> States:
-    """All states of the policy's episodes."""
+    """Return all states of the policy's episodes."""
     run = policy.run.puzzle
     bank = run.bank_to_play()
     levels = min(levels, len(bank))
@@ -75,84 +90,140 @@ def visited(policy: Any, levels: int) -> States:
 
     @jax.jit
     def play(chosen: Any) -> Any:
-        return play_levels(env, always_known, chosen, run.net.max_loops, look, Carried()).trace
+        return play_levels(env, always_known, chosen, run.net.max_loops, look, Carried())
 
     parts = []
     for first in range(0, levels, BATCH):
         chosen = np.arange(first, first + BATCH, dtype=np.int32)
-        trace = jax.device_get(play(jnp.asarray(np.where(chosen < levels, chosen, -1))))
-        step, row = np.nonzero(trace.taken)
-        cells, looked = (leaf[step, row] for leaf in trace.seen)
-        parts.append(States(chosen[row], step, cells, np.moveaxis(looked, 1, 0)))
+        played = jax.device_get(play(jnp.asarray(np.where(chosen < levels, chosen, -1))))
+        step, row = np.nonzero(played.trace.taken)
+        all_cells, looked = played.trace.seen
+        cells, before = all_cells[step, row], all_cells[np.maximum(step - 1, 0), row]
+        changed, pushed = (
+            ((cells ^ before) & Cell.PLAYER).any(axis=1),
+            ((cells ^ before) & Cell.BOX).any(axis=1),
+        )
+        new = played.new_states()[row, step]
+        latents = np.moveaxis(looked[step, row], 1, 0)
+        parts.append(States(chosen[row], step, cells, new, changed, pushed, latents))
         print(f"played {min(first + BATCH, levels)} of {levels} levels", flush=True)
-    level, step, cells = (np.concatenate([part[i] for part in parts]) for i in range(3))
-    shape = bank.info.height, bank.info.width
-    return States(level, step, cells.reshape(-1, *shape), np.concatenate([p.latents for p in parts], axis=1))
+    *about, latents = zip(*parts, strict=True)
+    whole = States(*map(np.concatenate, about), np.concatenate(latents, axis=1))
+    return whole._replace(cells=whole.cells.reshape(-1, bank.info.height, bank.info.width))
 
 
 def solved(states: States) -> tuple[States, np.ndarray, np.ndarray]:
-    """Those from which a way leads out, the pushes of that way, and which are those of any as short."""
-    bank = make_bank(BOXOBAN, states.cells, source="states of episodes", licence="none")
+    """Return the states that can be solved, the pushes of a solution, and which are those of any as short."""
+    boards, place = distinct_boards(states.cells)
+    bank = make_bank(BOXOBAN, boards, source="states of episodes", licence="none")
     solutions = solve_bank(bank, node_limit=300_000, workers=default_workers())
-    good = solutions.status == SolveStatus.SOLVED.value
-    chosen = States(*(leaf[good] for leaf in states[:3]), states.latents[:, good])
-    targets = push_targets(solutions, PUSHES)[good]
-    return chosen, targets, right_pushes(chosen.cells, targets, PUSHES, workers=default_workers())
+    targets = push_targets(solutions, PUSHES)
+    good = np.flatnonzero(solutions.status == SolveStatus.SOLVED.value)
+    right = right_pushes(boards[good], targets[good], PUSHES, workers=default_workers())
+    found = np.full(len(boards), -1)
+    found[good] = np.arange(len(good))
+    chosen = found[place] >= 0
+    kept = States(*(leaf[chosen] for leaf in states[:-1]), states.latents[:, chosen])
+    return kept, targets[place[chosen]], right[found[place[chosen]]]
 
 
-def told(probes: Probe, latents: np.ndarray, right: np.ndarray) -> list[dict[str, Any] | None]:
-    """For each push, in which share of some states it is read right: the mean over seeds of probes."""
-    named = np.asarray(names_right(probes, jnp.asarray(latents, jnp.float32), jnp.asarray(right)))
-    facts, there = [], right.any(axis=2).sum(axis=0)
-    for correct, states in zip(named.sum(axis=2).mean(axis=1), there, strict=True):
-        interval = wilson(round(correct), int(states)) if states else None
-        facts.append(
-            {"accuracy": correct / states, "interval_95": interval, "states": int(states)} if states else None
-        )
+def score(
+    probes: Probe, states: States, latents: np.ndarray, right: np.ndarray, rows: np.ndarray
+) -> list[dict[str, Any] | None]:
+    """Return for each push the share of states where it is read right: the mean over seeds of probes.
+
+    States of one level are alike, so intervals are those of levels drawn anew.
+    """
+    facts: list[dict[str, Any] | None] = []
+    if not len(rows):
+        return [None] * len(PUSHES)
+    named = np.asarray(names_right(probes, jnp.asarray(latents[rows], jnp.float32), jnp.asarray(right[rows])))
+    for push in range(len(PUSHES)):
+        there = right[rows, push].any(axis=1)
+        level = states.level[rows][there]
+        if not len(level):
+            facts.append(None)
+            continue
+        accuracy, interval = clustered_mean(named[push].mean(axis=0)[there], level)
+        interval = np.clip(interval, 0, 1).tolist()
+        counts = {"states": len(level), "levels": len(np.unique(level))}
+        facts.append({"accuracy": accuracy, "interval_95": interval, **counts})
     return facts
+
+
+def groups_of(states: States) -> dict[str, np.ndarray]:
+    """Return the groups of states that are scored."""
+    groups = {}
+    for low, high in STEPS:
+        name = str(low) if low == high else f"{low} on" if high == STEPS[-1][1] else f"{low}-{high}"
+        groups[f"new, step {name}"] = states.new & (states.step >= low) & (states.step <= high)
+    later = states.new & (states.step > 0)
+    groups["new, after step 0"] = later
+    groups["new, after a step without a push"] = later & ~states.pushed
+    groups["new, after a push"] = later & states.pushed
+    groups["repeat, the board changed"] = ~states.new & states.changed
+    groups["repeat, the board did not change"] = ~states.new & ~states.changed
+    groups["all after step 0"] = states.step > 0
+    return groups
 
 
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     options.add_argument("run", type=pathlib.Path, help="folder of a run of Boxoban by PPO")
     options.add_argument("--levels", type=int, default=1000)
-    options.add_argument("--epochs", type=int, default=20)
+    options.add_argument(
+        "--epochs", type=int, default=20, help="over all states; new ones get as many updates"
+    )
     options.add_argument(
         "--out", type=pathlib.Path, required=True, help="the record; its figure lies beside it"
     )
     given = options.parse_args()
     states = visited(looped_actor.load_policy(given.run), given.levels)
+    decisions, new = len(states.level), int(states.new.sum())
     states, targets, right = solved(states)
     by_level = split_levels(int(states.level.max()) + 1)
     split = Split(*(np.flatnonzero(np.isin(states.level, some)) for some in by_level))
-    facts: dict[str, Any] = {"states": len(states.level), "tested": len(split.test), "accuracy": {}}
-    for place, latents in zip(PLACES, states.latents, strict=True):
-        config = ProbeConfig(epochs=given.epochs)
-        probed = train_probes(latents, targets, right, split, config)
-        facts["accuracy"][place] = {}
-        for low, high in STEPS:
-            rows = split.test[(states.step[split.test] >= low) & (states.step[split.test] <= high)]
-            name = str(low) if low == high else f"{low} on" if high == STEPS[-1][1] else f"{low}-{high}"
-            facts["accuracy"][place][name] = told(probed.probes, latents[rows], right[rows])
-        print(place, facts["accuracy"][place], flush=True)
-    draw(facts["accuracy"], given.out)
+    groups = groups_of(states)
+    facts: dict[str, Any] = {"decisions": decisions, "decisions_on_new_states": new}
+    facts |= {"states": len(states.level), "new_states": int(states.new.sum()), "tested": len(split.test)}
+    accuracy: dict[str, Any] = {}
+    for which in TRAINED_ON:
+        chosen = np.ones_like(states.new) if which == "all states" else states.new
+        learned = Split(*(rows[chosen[rows]] for rows in split))
+        epochs = round(given.epochs * len(split.train) / len(learned.train))
+        accuracy[which] = {}
+        for place, latents in zip(PLACES, states.latents, strict=True):
+            probes = train_probes(latents, targets, right, learned, ProbeConfig(epochs=epochs)).probes
+            accuracy[which][place] = {
+                name: score(probes, states, latents, right, split.test[group[split.test]])
+                for name, group in groups.items()
+            }
+            print(which, place, accuracy[which][place], flush=True)
+    facts["accuracy"] = accuracy
+    draw(accuracy["new states"], given.out)
     write_record(given.out, facts)
 
 
 def draw(accuracy: dict[str, Any], out: pathlib.Path) -> None:
-    """Accuracy of each push against the step of the episode."""
-    figure, axes = new_axes(len(PUSHES), width=3.2, height=3.2)
-    for column, axis in enumerate(axes[0]):
-        for place, colour in zip(PLACES, COLOURS, strict=False):
-            known = {steps: some[column] for steps, some in accuracy[place].items() if some[column]}
-            value = np.array([some["accuracy"] for some in known.values()])
-            low, high = np.array([some["interval_95"] for some in known.values()]).T
+    """Draw the accuracy of the first pushes on new states, by step and by what the last action did."""
+    names = [name for name in accuracy[PLACES[0]] if name.startswith("new") and name != "new, after step 0"]
+    figure, axes = new_axes(2, width=5.2, height=3.8)
+    for push, axis in enumerate(axes[0]):
+        for number, (place, colour) in enumerate(zip(PLACES, COLOURS, strict=False)):
+            known = [(x, accuracy[place][name][push]) for x, name in enumerate(names)]
+            known = [(x, row) for x, row in known if row and row["levels"] >= FEWEST_LEVELS]
+            value = np.array([row["accuracy"] for _, row in known])
+            low, high = np.array([row["interval_95"] for _, row in known]).T
             error = np.maximum([value - low, high - value], 0)
-            style = {"color": colour, "marker": "o", "markersize": 3, "linewidth": 1}
-            axis.errorbar(list(known), value, error, label=place, **style)
-        axis.set(title=f"push {PUSHES[column]} ahead", xlabel="step of the episode", ylim=(0, 1))
-    axes[0][0].set_ylabel("read right (95% interval)")
-    axes[0][0].legend(frameon=False, fontsize=7, loc="lower left")
+            style = {"color": colour, "marker": "o", "markersize": 4, "linestyle": "none", "capsize": 2}
+            x = np.array([x for x, _ in known]) + 0.15 * (number - 1)
+            axis.errorbar(x, value, error, label=place, **style)
+        labels = [name.removeprefix("new, ").replace("step without a push", "walk") for name in names]
+        axis.set_xticks(range(len(names)), labels, rotation=30, ha="right", fontsize=8)
+        axis.set(title=f"push {PUSHES[push]} ahead", ylim=(0, 1))
+    axes[0][0].set_ylabel("read right (95% interval over levels)")
+    axes[0][0].legend(frameon=False, fontsize=7, loc="lower right")
+    figure.suptitle("States that are new in their episode")
     save_figure(figure, out)
 
 
