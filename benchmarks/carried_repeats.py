@@ -80,10 +80,10 @@ def facts_of(sums: dict[str, np.ndarray]) -> dict[str, float]:
     return counts | {"repeated_share": share} | {k: float(v[0]) for k, v in means_of(all_of).items()}
 
 
-def play(folder: pathlib.Path, levels: pathlib.Path, threshold: float, devices: int) -> dict[str, Any]:
+def play(folder: pathlib.Path, levels: pathlib.Path, threshold: float, mesh: Any) -> dict[str, Any]:
     """Return what one policy does from both starts."""
     policy = load_policy(folder)
-    run, mesh = policy.run.puzzle, start_devices(devices)
+    run = policy.run.puzzle
     assert policy.halting is not None
     halting: Any = replace(policy.halting, threshold=threshold)
     bank, sums, success = open_bank(levels), {}, {}
@@ -121,9 +121,9 @@ def main() -> None:
         "--out", type=pathlib.Path, required=True, help="the record; its figure lies beside it"
     )
     given = options.parse_args()
-    policies = {}
+    policies, mesh = {}, start_devices(given.devices)
     for folder in given.runs:
-        policies[folder.name] = play(folder, given.levels, given.threshold, given.devices)
+        policies[folder.name] = play(folder, given.levels, given.threshold, mesh)
         print(folder.name, policies[folder.name], flush=True)
     draw(policies, given.out)
     checksum = open_bank(given.levels).info.checksum
