@@ -21,6 +21,7 @@ from looped_actor.offline.collection import CollectionJob, collect
 from looped_actor.offline.graded import ARM, GRADED, HAND, graded_task, motion, pressed, subtasks_left
 from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
 from looped_actor.policies.load import policy_at
+from looped_actor.reproduction.grid import RunKey, Study, _stock_up
 from looped_actor.runs.folder import begin_run, read_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.training import Ending, Schedule, fit
@@ -72,6 +73,22 @@ def test_what_is_collected_is_what_ogbench_loads(world, data):
         f"{world}-play-v0", dataset_path=str(data[world]), dataset_only=True, compact_dataset=True
     )
     assert [len(split["valids"]) for split in loaded] == [42, 21]
+
+
+def test_runs_of_a_study_record_the_seed_of_their_data(tmp_path):
+    """All learn from the same data; the configuration of each is enough to collect them again."""
+    study, sums = Study(tmp_path, changes=tuple(WORLD_CHANGES.items())), []
+    for seed in (0, 3):
+        key = RunKey("puzzle-3x3", "gciql", "looped", seed)
+        config, folder = study.config(key), study.folder_of(key)
+        _stock_up(config, folder, tmp_path / "stock")
+        assert begin_run(config, folder).seed == seed
+        recipe = json.loads((folder / "data" / "recipe.json").read_text())
+        assert (recipe["seed"], recipe["transitions"]) == (0, 40)
+        sums.append(json.loads((folder / "provenance.json").read_text()))
+    assert sums[0] == sums[1]
+    assert run_of(config, tmp_path / "alone").prepare().items() <= sums[1].items()
+    assert len(list((tmp_path / "stock").iterdir())) == 1
 
 
 def test_any_number_of_workers_makes_the_same_bytes_and_goes_on_where_it_stopped(tmp_path, monkeypatch):

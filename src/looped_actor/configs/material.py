@@ -61,6 +61,8 @@ class DataConfig:
     """To collect, where no dataset is given."""
     episode_transitions: int = 1000
     """Transitions of each collected episode. Goals are never further ahead than the end of their episode."""
+    seed: int | None = None
+    """Seed of the collection. None: the run's."""
     mapped: bool = False
     """Leave the data on disk, instead of putting it on the devices."""
     FORMER: ClassVar = {"train_checksum": None, "held_out_checksum": None}

@@ -24,6 +24,8 @@ from looped_actor.runs.policy import finished_policy
 from looped_actor.training import Ending
 
 STOCK_FOLDER = "stock"
+STOCK_SEED = 0
+"""Seed of the data that all runs of a study learn from, whatever their own is."""
 
 
 class RunKey(NamedTuple):
@@ -64,6 +66,8 @@ class Study:
         config = replace(preset(key.task, self.scale, key.arm, key.learner, study=True), seed=key.seed)  # type: ignore[arg-type]
         there, given = set(field_paths(config)), {name for name, _ in self.changes}
         config = replaced(config, {name: value for name, value in self.changes if name in there})
+        if "data.seed" in there - given and not config.data.train:
+            config = replaced(config, {"data.seed": STOCK_SEED})
         config = replace(config, total_steps=max(1, round(config.total_steps * self.budget)))
         if self.scale == "micro" and key.task in PUZZLES and "evaluate_every" not in given:
             config = replace(config, evaluate_every=-(-config.iterations // STUDY_EVALUATIONS))
@@ -141,17 +145,16 @@ def _stock_up(config: RunConfig, folder: pathlib.Path, stock: pathlib.Path) -> N
     asked = {name: value for name, value in to_json(config).items() if name in ("levels", "data")}
     if any(part["train"] for part in asked.values()):
         return
-    shared = stock / key_of({"task": config.task, **asked})
-    made = run_of(replace(config, seed=0), shared)
+    own = run_of(config, folder)
+    shared = stock / key_of({"task": config.task, "recipe": to_json(own.recipe)})
+    made = run_of(config, shared)
     with held(shared / "lock"):
         if not (shared / CONFIG_FILE).exists():
             made.prepare()
             (shared / CONFIG_FILE).write_text("{}\n")
-    own = run_of(config, folder)
     own.material.mkdir(parents=True, exist_ok=True)
     for path in made.material.iterdir():
         _link(path, own.material / path.name)
-    own.note_recipe()
 
 
 def _link(source: pathlib.Path, target: pathlib.Path) -> None:

@@ -87,7 +87,8 @@ class ControlRun(Run):
     def recipe(self) -> CollectionJob:
         """How its data are collected."""
         data = self.config.data
-        return CollectionJob(self.config.task, data.transitions, self.config.seed, data.episode_transitions)
+        seed = self.config.seed if data.seed is None else data.seed
+        return CollectionJob(self.config.task, data.transitions, seed, data.episode_transitions)
 
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
         """Collect data where none is given or there yet; returns checksums by split."""
