@@ -95,6 +95,7 @@ def main() -> None:
     options.add_argument("--seed", type=int, default=0)
     options.add_argument("--out", type=pathlib.Path)
     given = options.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # or it is ignored in the background
     begun, deadline = time.monotonic(), time.monotonic() + 60 * given.minutes
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)

@@ -1,6 +1,6 @@
 """Ctrl-C on the command line ends in one sentence, also while modules are imported and when Python exits.
 
-There `KeyboardInterrupt` is not enough: libraries turn it into errors of their own, or lose it.
+There nobody catches `KeyboardInterrupt`, and libraries may turn it into errors of their own.
 """
 
 import os
@@ -36,7 +36,9 @@ def exit_on_interrupt(
             os.write(2, f"{show_cursor}looped-actor: {said}\n".encode())
         os._exit(EXIT_CODE)
 
-    before = signal.signal(signal.SIGINT, leave)
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.SIG_IGN:  # as in the background jobs of a shell script
+        signal.signal(signal.SIGINT, leave)
     try:
         yield
     finally:

@@ -7,6 +7,7 @@ import multiprocessing
 import os
 import pathlib
 import resource
+import signal
 import socket
 import subprocess
 import sys
@@ -39,13 +40,13 @@ from looped_actor.levels import (
 from looped_actor.models import CoreConfig
 from looped_actor.offline import open_dataset
 from looped_actor.offline.dataset import DatasetError
-from looped_actor.runs.folder import begin_run, train_run
+from looped_actor.runs.folder import begin_run, complete_start, is_begun, read_run, train_run
 from looped_actor.solvers import SolveStatus
 from looped_actor.solvers.boxoban import possible_pushes, solve_cells
 from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
 from looped_actor.training.metrics import TableFile
 from looped_actor.weights import PolicyError
-from tiny import tiny
+from tiny import CHANGES, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -286,9 +287,11 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
         raise KeyboardInterrupt
 
     with monkeypatch.context() as change:
-        change.setattr("looped_actor.runs.folder.write_config", killed)
+        change.setattr("looped_actor.runs.puzzle.PuzzleRun.bank", killed)  # all levels are written
         with pytest.raises(KeyboardInterrupt):
             begin_run(config, folder)
+    assert read_run(folder) == config
+    assert not is_begun(folder)
     train = folder / "levels" / "train.levels"
     before, made = train.read_bytes(), train.stat().st_mtime_ns
     other = replaced(config, {"levels.train_count": 9})
@@ -302,6 +305,118 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
     (folder / "levels" / "recipe.json").unlink()
     with pytest.raises(ValueError, match="is there, and not from a run that was begun"):
         begin_run(config, folder)
+
+
+@pytest.mark.parametrize(
+    "killed_at", ["looped_actor.runs.base.write_whole", "looped_actor.runs.puzzle.write_bank"]
+)
+def test_a_start_that_was_killed_is_completed(killed_at, tmp_path, monkeypatch):
+    """Before its recipe is written, or the levels: `resume` begins with what is missing."""
+    config, folder = tiny("rush-hour", levels__train_count=8, levels__held_out_count=4), tmp_path / "run"
+
+    def killed(*_):
+        (folder / "levels").mkdir(exist_ok=True)
+        (folder / "levels" / "recipe.json.99.unfinished").touch()  # as SIGKILL leaves it
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as change:
+        change.setattr(killed_at, killed)
+        with pytest.raises(KeyboardInterrupt):
+            begin_run(config, folder)
+    assert not is_begun(folder)
+    complete_start(read_run(folder), folder)
+    assert is_begun(folder)
+    whole = begin_run(config, tmp_path / "whole")
+    assert read_run(folder) == whole
+    for name in ("provenance.json", "levels/train.levels", "levels/held_out.levels", "levels/valid.levels"):
+        assert (folder / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+    before = (folder / "provenance.json").stat().st_mtime_ns
+    complete_start(whole, folder)  # there is nothing to do
+    assert (folder / "provenance.json").stat().st_mtime_ns == before
+
+
+class Started:
+    """`looped-actor train` in a process group of its own, which gets signals as from a terminal."""
+
+    WORDS = ("boxoban", "--devices", "1", "--steps", "256", "--set")
+
+    def __init__(self, folder):
+        settings = [f"{name}={value}" for name, value in CHANGES.items() if name != "total_steps"]
+        many = "levels.train_count=250"  # more than one process generates
+        self.words = ["train", *self.WORDS, *settings, many, "--out", str(folder)]
+        # What is started in the background ignores SIGINT, and so would what it starts.
+        before = signal.signal(signal.SIGINT, signal.default_int_handler)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "looped_actor", *self.words],
+            start_new_session=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        signal.signal(signal.SIGINT, before)
+
+    def wait_for(self, condition):
+        deadline = time.monotonic() + 300
+        while not condition():
+            assert time.monotonic() < deadline
+            assert self.process.poll() is None, self.process.stdout.read()
+            time.sleep(0.01)
+
+    def end(self, number):
+        """Returns its exit code and the lines that it printed, without those of the bar."""
+        os.killpg(self.process.pid, number)
+        said, _ = self.process.communicate(timeout=300)
+        return self.process.returncode, [
+            line for line in said.splitlines() if line and "preparing" not in line
+        ]
+
+    def has_loaded_numpy(self):
+        return "_multiarray_umath" in pathlib.Path(f"/proc/{self.process.pid}/maps").read_text()
+
+    def has_workers(self):
+        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+        children = " ".join((task / "children").read_text() for task in tasks).split()
+        lines = [pathlib.Path("/proc", child, "cmdline").read_text() for child in children]
+        return any("spawn_main" in line for line in lines)
+
+
+def test_ctrl_c_while_modules_are_imported_prints_one_sentence(tmp_path):
+    run = Started(tmp_path / "run")
+    run.wait_for(run.has_loaded_numpy)
+    code, lines = run.end(signal.SIGINT)
+    assert code == 130
+    assert lines in (
+        ["looped-actor: interrupted before anything was written"],
+        ["looped-actor: interrupted"],  # a moment later
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_runs_ended_while_levels_are_generated_end_as_one_that_was_not(tmp_path, monkeypatch):
+    """SIGINT is followed by resume, SIGKILL by train. benchmarks/faults.py tries 20 moments of each."""
+    for number in (signal.SIGINT, signal.SIGKILL):
+        run = Started(tmp_path / number.name)
+        run.wait_for(run.has_workers)
+        code, lines = run.end(number)
+        assert code == (130 if number == signal.SIGINT else -number)
+        if number == signal.SIGINT:
+            told = f"looped-actor: interrupted; continue with: looped-actor resume {tmp_path / 'SIGINT'}"
+            assert lines == [told]
+        assert (tmp_path / number.name / "config.json").exists()
+    monkeypatch.setattr("looped_actor.devices.start_devices", lambda *_: all_devices(1))  # they are there
+    monkeypatch.setattr(
+        "looped_actor.runs.puzzle.FEW_LEVELS", 1000
+    )  # by this process, which has compiled the code
+    for words in (
+        ["resume", str(tmp_path / "SIGINT")],
+        run.words,
+        [*run.words[:-1], str(tmp_path / "whole")],
+    ):
+        monkeypatch.setattr(sys, "argv", ["looped-actor", *words])
+        main()
+    for name in ("provenance.json", "metrics.csv", "test.json", "policy/policy.safetensors"):
+        outcomes = {(tmp_path / run / name).read_bytes() for run in ("SIGINT", "SIGKILL", "whole")}
+        assert len(outcomes) == 1, name
 
 
 def test_a_checkpoint_of_a_newer_version_is_not_called_damaged(tmp_path):
@@ -450,6 +565,11 @@ multihost_utils.sync_global_devices("prepared")
 """
     both = [subprocess.Popen([sys.executable, "-c", code, number]) for number in "01"]
     assert [process.wait(120) for process in both] == [0, 0]
+
+
+@thorough
+def test_runs_ended_in_their_first_minute_end_in_the_same_bytes(tmp_path):
+    assert faults("starts", 3, tmp_path)["starts"] == 6
 
 
 @pytest.mark.parametrize("learner", ["ppo", "imitation", "gciql"])
