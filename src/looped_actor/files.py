@@ -15,16 +15,13 @@ import numpy as np
 import safetensors
 
 from looped_actor.checks import brief
+from looped_actor.errors import FileError
 
 UNFINISHED = ".unfinished"
 """How the names of files end that are being written."""
 MOST_JSON_BYTES = 16 * 2**20
 MOST_TENSOR_BYTES = 64 * 2**30
 _IRREGULAR = "{} is there, and is no regular file: it is not written over; give another name"
-
-
-class FileError(ValueError):
-    """What was read cannot be used, and why."""
 
 
 def cache_folder() -> pathlib.Path:

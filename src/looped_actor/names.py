@@ -16,5 +16,7 @@ Platform = Literal["cpu", "cuda", "rocm", "tpu"]
 PUZZLES: tuple[PuzzleName, ...] = get_args(PuzzleName)
 ALGORITHMS = {"ppo": "PPO", "imitation": "imitation", "gciql": "GCIQL"}
 """What to call a learner."""
+CONFIG_FILE, WEIGHTS_FILE = "config.json", "policy.safetensors"
+"""The files of a policy; a run has a `config.json` too."""
 OWN_CODE = "own_world_"
 """How the module of a user's own file is called, before the file's name: no library has such a name."""

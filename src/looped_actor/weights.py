@@ -11,17 +11,14 @@ import numpy as np
 import safetensors.numpy
 
 from looped_actor.checks import shown
-from looped_actor.files import FileError, checksum_of, read_tensors, reading, write_whole
+from looped_actor.errors import PolicyError
+from looped_actor.files import checksum_of, read_tensors, reading, write_whole
 
 
 def named_leaves(tree: Any) -> dict[str, Any]:
     """The arrays of a pytree by the path to each."""
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
-
-
-class PolicyError(FileError):
-    """Weights that cannot be loaded, and why."""
 
 
 def write_weights(tree: Any, file: pathlib.Path, form: str) -> None:

@@ -17,6 +17,8 @@ from looped_actor.cli.shared import (
     Folder,
     Folders,
     PolicyOptions,
+    check_files,
+    check_runs,
     progress_bar,
 )
 
@@ -45,6 +47,8 @@ def probes(runs: Folders, /, *, of: CheckpointOptions, request: ProbeRequest, de
     Args:
       runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
+    of.check_policies(*runs)
+    check_files(*request.levels)
     from looped_actor.analysis.plan_probes import analyse_probes
 
     mesh = devices.start()
@@ -65,6 +69,8 @@ def difficulty(
     Args:
       runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
+    of.check_policies(*runs)
+    check_files(request.levels)
     from looped_actor.analysis.difficulty import analyse_difficulty
 
     mesh = devices.start()
@@ -82,6 +88,8 @@ def histogram(
     Args:
       runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
+    of.check_policies(*runs)
+    check_files(request.levels)
     from looped_actor.analysis.histogram import analyse_histogram
 
     mesh = devices.start()
@@ -99,6 +107,8 @@ def caps(runs: Folders, /, *, of: PolicyOptions, request: CapsRequest, devices: 
     Args:
       runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
+    of.check_policies(*runs)
+    check_files(request.levels)
     from looped_actor.analysis.caps import analyse_caps
 
     mesh = devices.start()
@@ -118,6 +128,8 @@ def frontier(
     Args:
       runs: Folders of runs or of their policies, or names that `looped-actor policies` lists.
     """
+    of.check_policies(*runs)
+    check_files(request.levels)
     from looped_actor.analysis.caps import analyse_frontier
 
     mesh = devices.start()
@@ -165,6 +177,8 @@ def replay(
       probes: Probes of this policy, by `looped-actor analyse probes`.
       out: Folder for the files.
     """
+    of.check_policies(run)
+    check_files(levels, probes)
     from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
     from looped_actor.devices import start_devices
 
@@ -186,6 +200,7 @@ def compare(runs: Folders, /, *, out: pathlib.Path = pathlib.Path("analysis")) -
       runs: Folders of runs.
       out: Folder for what is written.
     """
+    check_runs(*runs)
     from looped_actor.analysis.compare import compare_runs
 
     _tell("compare", out, compare_runs(runs, out))

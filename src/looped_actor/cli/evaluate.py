@@ -4,7 +4,7 @@ import json
 import pathlib
 from typing import Any
 
-from looped_actor.cli.shared import DeviceOptions, Folder, Json, PolicyOptions, progress_bar
+from looped_actor.cli.shared import DeviceOptions, Folder, Json, PolicyOptions, check_files, progress_bar
 from looped_actor.configs.requests import EvaluationRequest
 
 
@@ -37,6 +37,8 @@ def evaluate(
       out: A file for the JSON.
       as_json: Print JSON instead of a table.
     """
+    of.check_policies(policy)
+    check_files(request.levels, request.solutions)
     from looped_actor.files import write_whole
     from looped_actor.policies.evaluate import evaluate_policy
 

@@ -29,6 +29,7 @@ def export(
       policy: Folder of a run or of its policy, or a name that `looped-actor policies` lists.
       out: Folder for the files.
     """
+    of.check_policies(policy)
     from looped_actor.devices import start_devices
     from looped_actor.policies.export import PROGRAM_FILE, export_policy
 

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from looped_actor.cli.shared import WorkerOptions, progress_bar
+from looped_actor.cli.shared import WorkerOptions, check_files, progress_bar
+from looped_actor.names import PUZZLES
 
 if TYPE_CHECKING:
     from looped_actor.levels import LevelBank
@@ -21,10 +22,12 @@ Bank = Annotated[pathlib.Path, tyro.conf.Positional]
 
 def _open(bank: pathlib.Path) -> "LevelBank":
     """The bank of a file, or by the name of a game the levels that come with the package."""
-    from looped_actor.games.catalogue import GAMES
+    starter = str(bank) in PUZZLES and not bank.exists()
+    if not starter:
+        check_files(bank, hint="; `looped-actor levels build` makes one")
     from looped_actor.levels import open_bank, starter_bank
 
-    return starter_bank(str(bank)) if str(bank) in GAMES and not bank.exists() else open_bank(bank)
+    return starter_bank(str(bank)) if starter else open_bank(bank)
 
 
 def _write(bank: "LevelBank", path: pathlib.Path) -> None:
@@ -264,13 +267,13 @@ def show(
       out: A .png, .svg or (with --solve) .gif file to write.
       cell: Side of a cell in that picture, in pixels.
     """
-    from looped_actor.levels.replay import solution_boards
-
     if count < 1:
         raise ValueError(f"--count must be at least 1, not {count}")
     if not 4 <= cell <= 200:
         raise ValueError(f"--cell must be 4 to 200 pixels, not {cell}")
     opened = _open(bank)
+    from looped_actor.levels.replay import solution_boards
+
     boards = [opened.board(i) for i in range(index, index + count)]
     if solve:
         boards = solution_boards(boards[0])
@@ -318,6 +321,7 @@ def solve(
       node_limit: States after which a search gives up and says so. Default: 3 million, and fewer in
         proportion on boards over 10x10, which bounds time and memory per level.
     """
+    opened = _open(bank)
     from looped_actor.levels import solve_bank, write_solutions
     from looped_actor.processes import forget
     from looped_actor.solvers import SolveStatus
@@ -326,7 +330,7 @@ def solve(
     parts = out.with_name(f".{out.name}.unfinished")
     with work.pool() as workers, progress_bar("solving") as progress:
         solutions = solve_bank(
-            _open(bank),
+            opened,
             first=first,
             count=count,
             node_limit=node_limit,

@@ -23,6 +23,7 @@ from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
+from looped_actor.errors import UserError
 from looped_actor.interrupts import EXIT_CODE
 from looped_actor.names import OWN_CODE
 from looped_actor.version import __version__
@@ -85,7 +86,7 @@ def main() -> None:
         if own is not None:  # a user wants to see the way there
             traceback.print_exc()
             _end(f"the error above comes from your own code: {own}")
-        if isinstance(error, ValueError | OSError):
+        if isinstance(error, UserError | OSError):
             _end(str(error))
         if isinstance(error, MemoryError) or "out of memory" in str(error).lower():  # JAX has no class for it
             _end(f"there is not enough memory for what was asked ({brief(error)})")

@@ -102,14 +102,15 @@ def film(
       steps: Steps after which to end. Default: the world's own limit.
       deviation: Add this much noise to the mean action, as `looped-actor eval --deviation` does.
     """
-    from looped_actor.devices import start_devices
-    from looped_actor.evaluation.film import film_episode, write_gif
-
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
             raise ValueError(f"--{option} is too small")
     if not 0 <= deviation <= 1:
         raise ValueError(f"--deviation is {deviation}; it must be between 0 and 1")
+    of.check_policies(policy)
+    from looped_actor.devices import start_devices
+    from looped_actor.evaluation.film import film_episode, write_gif
+
     start_devices(1)
     loaded = of.policy(policy)
     with progress_bar("filming steps") as progress:

@@ -19,9 +19,9 @@ def policies(*, as_json: Json = False) -> None:
     from rich.console import Console
 
     from looped_actor.cli.tables import policies_table
+    from looped_actor.names import WEIGHTS_FILE
     from looped_actor.policies.card import LICENCE, read_card
     from looped_actor.policies.shelf import SHELF, bundled
-    from looped_actor.runs.policy import WEIGHTS_FILE
 
     cards = {name: card for name in bundled() if (card := read_card(SHELF / name))}
     sizes = {name: (SHELF / name / WEIGHTS_FILE).stat().st_size for name in cards}

@@ -10,6 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
+from looped_actor.errors import UserError
+from looped_actor.names import CONFIG_FILE
+
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
@@ -57,6 +60,11 @@ class CodeOptions:
     code: pathlib.Path | None = None
     """Your own environment: a Python file with `env`, `build` and, to train, `config`. It is executed."""
 
+    def check(self) -> None:
+        """Raise an error if the file is not there, before JAX is imported, which takes seconds."""
+        if self.code is not None and not self.code.is_file():
+            raise UserError(f"--code {self.code}: there is no such Python file")
+
     @functools.cached_property
     def module(self) -> Any:
         """The file as a module; None where there is none."""
@@ -81,6 +89,13 @@ class CheckpointOptions:
     """Runs: best, latest, or an iteration. Default: the finished policy, or else latest."""
     own = None
 
+    def check_policies(self, *folders: pathlib.Path) -> None:
+        """Raise an error if one of them names nothing, before JAX is imported, which takes seconds."""
+        from looped_actor.policies.shelf import check_name
+
+        for folder in folders:
+            check_name(folder)
+
     def policy(self, folder: pathlib.Path) -> "Policy":
         """The policy of a run, or one that a run has written."""
         return self.policies([folder])[0]
@@ -96,6 +111,11 @@ class CheckpointOptions:
 @dataclass(frozen=True)
 class PolicyOptions(CodeOptions, CheckpointOptions):
     """Which policy of a folder, which may be of a world of your own."""
+
+    def check_policies(self, *folders: pathlib.Path) -> None:
+        """Raise an error if one of them names nothing, or if the code is not there."""
+        super().check_policies(*folders)
+        self.check()
 
 
 @dataclass(frozen=True)
@@ -117,6 +137,20 @@ class WorkerOptions:
             return
         with RayTasks(self.ray, self.workers, reuse=True) as pool:
             yield pool
+
+
+def check_runs(*folders: pathlib.Path) -> None:
+    """Raise an error if one is not the folder of a run, before JAX is imported, which takes seconds."""
+    for folder in folders:
+        if not (folder / CONFIG_FILE).is_file():
+            raise UserError(f"{folder} is not the folder of a run: there is no {CONFIG_FILE} in it")
+
+
+def check_files(*files: pathlib.Path | None, hint: str = "") -> None:
+    """Raise an error if one of these files is not there, before JAX is imported, which takes seconds."""
+    for file in files:
+        if file is not None and not file.exists():
+            raise UserError(f"{file}: there is no such file{hint}")
 
 
 def changes_of(options: tuple[str, ...]) -> dict[str, Any]:

@@ -1,25 +1,28 @@
 """What was timed or planned, as tables for a terminal."""
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from looped_actor.bench.depths import MAX_LOOPS
-from looped_actor.bench.gradient import LoopTiming
-from looped_actor.bench.tune import Tuned
-from looped_actor.bench.work import Saving
 from looped_actor.codec import field_paths, field_value
-from looped_actor.configs.runs import RunConfig
-from looped_actor.planning.plan import Plan
-from looped_actor.policies.card import Card
-from looped_actor.runs.base import Estimate
+
+if TYPE_CHECKING:
+    from looped_actor.bench.gradient import LoopTiming
+    from looped_actor.bench.tune import Tuned
+    from looped_actor.bench.work import Saving
+    from looped_actor.configs.runs import RunConfig
+    from looped_actor.planning.plan import Plan
+    from looped_actor.policies.card import Card
+    from looped_actor.runs.base import Estimate
 
 MOST_PARTS = 8
 """Of a program that are shown."""
 
 
-def gradient_table(timings: dict[str, LoopTiming], batch: int) -> Table:
+def gradient_table(timings: "dict[str, LoopTiming]", batch: int) -> Table:
     """Gradients of a minibatch, by the depths that were asked for."""
+    from looped_actor.bench.depths import MAX_LOOPS
+
     title = f"time of a gradient of {batch} examples, relative to a frozen scan of {MAX_LOOPS} loops"
     titles = ("mean", "mean/16", "Packed", "Iso-FLOPs", "Packed/\nchunked", "executed/\nasked")
     table = _table(title, "loops like", *titles)
@@ -29,7 +32,7 @@ def gradient_table(timings: dict[str, LoopTiming], batch: int) -> Table:
     return table
 
 
-def savings_table(savings: dict[str, Saving], what: str, devices: int) -> Table:
+def savings_table(savings: "dict[str, Saving]", what: str, devices: int) -> Table:
     """What halting saves in each kind of work."""
     cap = next(iter(savings.values())).max_loops
     many = "device" if devices == 1 else "devices"
@@ -73,7 +76,7 @@ def arms_table(task: str, batch: int, mean: float | None, rows: dict[str, dict[s
     return table
 
 
-def plan_tables(plan: Plan) -> list[Table]:
+def plan_tables(plan: "Plan") -> list[Table]:
     """A run on chips that are not here: the whole, and the longest loops of each program."""
     whole = Table(title=f"{plan.topology}: estimated, not measured", show_header=False)
     peak = plan.flops / (plan.seconds * plan.chips * plan.peak) if plan.seconds else 0.0
@@ -126,7 +129,7 @@ def serving_table(facts: dict[str, Any]) -> Table:
     return table
 
 
-def tuned_table(tuned: Tuned) -> Table:
+def tuned_table(tuned: "Tuned") -> Table:
     """What was timed to find what suits a kind of device."""
     title = f"{tuned.kind}: the paper's net; time relative to the default, the first of each"
     table = _table(title, "", "computed at once", "time")
@@ -140,7 +143,7 @@ def tuned_table(tuned: Tuned) -> Table:
     return table
 
 
-def cost_tables(config: RunConfig, cost: Estimate) -> list[Table]:
+def cost_tables(config: "RunConfig", cost: "Estimate") -> list[Table]:
     """What a run would do, and take."""
     fields, table = Table(title="configuration", show_header=False), Table(title="cost", show_header=False)
     for path in field_paths(config):
@@ -214,7 +217,7 @@ def _table(title: str, first: str, *titles: str) -> Table:
     return table
 
 
-def policies_table(cards: dict[str, Card], sizes: dict[str, int]) -> Table:
+def policies_table(cards: "dict[str, Card]", sizes: dict[str, int]) -> Table:
     """What comes trained with the package."""
     table = _table("Trained policies", "name", "learner", "solved (95% interval)", "loops", "weights")
     for name, card in cards.items():

@@ -15,10 +15,12 @@ from looped_actor.cli.shared import (
     CodeOptions,
     Folder,
     changes_of,
+    check_files,
+    check_runs,
     progress_bar,
 )
 from looped_actor.interrupts import exit_on_interrupt
-from looped_actor.names import ArmName, LearnedName, LearnerName, Scale, TaskName
+from looped_actor.names import PUZZLES, ArmName, LearnedName, LearnerName, Scale, TaskName
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
@@ -59,6 +61,15 @@ class RunOptions(CodeOptions):
     """A config.json to start from, instead of a preset."""
     change: Changes = ()
     """Override fields of the configuration, as ppo.learning_rate=3e-4. --dry-run lists them all."""
+
+    def check(self) -> None:
+        """Raise an error if a file is not there, before JAX is imported, which takes seconds."""
+        super().check()
+        check_files(self.config)
+        if self.task in (None, *PUZZLES):
+            check_files(*self.levels or ())
+        if self.task not in PUZZLES:
+            check_files(self.data, hint="; make it with `looped-actor ogbench collect`, or give another file")
 
     @property
     def chosen(self) -> "RunConfig":
@@ -163,11 +174,12 @@ def train(
       out: The folder of the run. Default: runs/TASK-SCALE-LEARNER-ARM-seedN.
       dry_run: Print the configuration and what the run would cost, and stop.
     """
+    run.check()
+    logs.check()
     with exit_on_interrupt():
         from looped_actor.devices import ending_together
         from looped_actor.runs.folder import begin_run
 
-        logs.check()
         mesh = cluster.start()  # before any code of the user's computes something
         chosen, own = run.chosen, run.own
         if dry_run:
@@ -192,11 +204,13 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
     Args:
       run: The folder of the run.
     """
+    check_runs(run)
+    code.check()
+    logs.check()
     with exit_on_interrupt():
         from looped_actor.devices import ending_together
         from looped_actor.runs.folder import complete_start, read_run
 
-        logs.check()
         config, mesh = read_run(run), cluster.start()
     with ending_together(_advice(run)), _advising_how_to_continue(run):
         with progress_bar(f"preparing {config.task}") as progress:

@@ -34,10 +34,11 @@ from looped_actor.names import (
     StartName,
     WorldName,
 )
+from looped_actor.names import (
+    CONFIG_FILE as CONFIG_FILE,
+)
 from looped_actor.offline import GoalSampling
 from looped_actor.training import Schedule
-
-CONFIG_FILE = "config.json"
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from typing import Any
 
 import jax.numpy as jnp
 import numpy as np
-from scipy.stats import rankdata
 
 from looped_actor.algorithms.gciql import Critics, Value
 from looped_actor.offline import Dataset
@@ -55,6 +54,8 @@ def _names() -> dict[int, str]:
 
 def _ranked(values: np.ndarray, distance: np.ndarray) -> float | None:
     """Their rank correlation; None where all are alike."""
+    from scipy.stats import rankdata  # takes most of a second to import
+
     if not (np.ptp(values) and np.ptp(distance)):
         return None
     return float(np.corrcoef(rankdata(values), rankdata(distance))[0, 1])

@@ -1,14 +1,16 @@
-"""What a name means: a folder, a policy that comes with the package, or one on a hub."""
+"""What a name means: a folder, a policy that comes with the package, or one on a hub.
+
+This imports no JAX, so that a misspelt name is reported at once.
+"""
 
 import os
 import pathlib
 import re
 
 from looped_actor.checks import brief
-from looped_actor.configs.runs import CONFIG_FILE
+from looped_actor.errors import PolicyError
+from looped_actor.names import CONFIG_FILE, WEIGHTS_FILE
 from looped_actor.policies.card import CARD_FILE
-from looped_actor.runs.policy import WEIGHTS_FILE
-from looped_actor.weights import PolicyError
 
 SHELF = pathlib.Path(__file__).parent / "trained"
 """The folders of the policies that come with the package."""
@@ -34,8 +36,14 @@ def located(name: str | os.PathLike) -> pathlib.Path:
     asked = HUB.fullmatch(str(name))
     if asked:
         return _fetched(*asked.groups())
-    if str(name) in bundled():
-        return SHELF / str(name)
+    check_name(name)
+    return SHELF / str(name)
+
+
+def check_name(name: str | os.PathLike) -> None:
+    """Raise an error if this names no folder, no policy of the package and none on a hub."""
+    if pathlib.Path(name).is_dir() or HUB.fullmatch(str(name)) or str(name) in bundled():
+        return
     raise PolicyError(
         f"{name} is not a folder; give that of a run, that of a policy that a run has written, "
         f"hf://OWNER/NAME, or a policy that comes with the package: {', '.join(bundled())}"

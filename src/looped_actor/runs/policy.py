@@ -37,11 +37,11 @@ from looped_actor.loop import (
 )
 from looped_actor.models import ActorCriticOutput, ActorOutput
 from looped_actor.models.cost import count_parameters
+from looped_actor.names import WEIGHTS_FILE
 from looped_actor.runs.base import Run
 from looped_actor.weights import write_weights
 
 POLICY_FOLDER = "policy"
-WEIGHTS_FILE = "policy.safetensors"
 FORMAT = "looped-actor policy 1"
 
 
