@@ -3,13 +3,15 @@
 import reprlib
 from typing import Any
 
+from looped_actor.errors import UserError
+
 
 def at_least_one(config: Any, *names: str) -> None:
     """Raise an error that names the first of these fields which is below 1; None is not a number."""
     for name in names:
         value = getattr(config, name)
         if value is not None and value < 1:
-            raise ValueError(f"{name} is {value}; it must be at least 1")
+            raise UserError(f"{name} is {value}; it must be at least 1")
 
 
 def within(config: Any, low: float, high: float, *names: str) -> None:
@@ -17,7 +19,7 @@ def within(config: Any, low: float, high: float, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not low <= value <= high:
-            raise ValueError(f"{name} is {value}; it must be from {low:g} to {high:g}")
+            raise UserError(f"{name} is {value}; it must be from {low:g} to {high:g}")
 
 
 def above_zero(config: Any, *names: str) -> None:
@@ -25,7 +27,7 @@ def above_zero(config: Any, *names: str) -> None:
     for name in names:
         value = getattr(config, name)
         if not value > 0:
-            raise ValueError(f"{name} is {value}; it must be above 0")
+            raise UserError(f"{name} is {value}; it must be above 0")
 
 
 _MOST_SHOWN = 200

@@ -13,11 +13,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from looped_actor.checks import shown
+from looped_actor.errors import UserError
 
 _TYPE = "type"
 
 
-class ConfigError(ValueError):
+class ConfigError(UserError):
     """Invalid configuration, with the path of the field."""
 
 

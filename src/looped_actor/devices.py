@@ -21,6 +21,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from looped_actor.checks import brief, shown
+from looped_actor.errors import UserError
 from looped_actor.processes import default_workers
 
 DATA = "data"
@@ -37,7 +38,7 @@ def all_devices(count: int | None = None) -> Mesh:
             own.setdefault(device.process_index, []).append(device)
         fewest = min(len(some) for some in own.values())
         if not 1 <= count <= fewest:
-            raise ValueError(f"{count} devices were asked for, and there are {fewest}")
+            raise UserError(f"{count} devices were asked for, and there are {fewest}")
         devices = [device for some in own.values() for device in some[:count]]
     return mesh_of(devices)
 
@@ -136,13 +137,13 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
     """Join a computation of several processes. JAX aborts where that fails, so what can is checked before."""
     host, _, port = coordinator.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"coordinator {shown(coordinator)}: give host:port of process 0, or auto")
+        raise UserError(f"coordinator {shown(coordinator)}: give host:port of process 0, or auto")
     deadline = time.monotonic() + SECONDS_TO_MEET
     if process == 0:
         try:
             socket.create_server(("", int(port))).close()
         except OSError as error:
-            raise ValueError(
+            raise UserError(
                 f"coordinator {coordinator}: port {port} cannot be had ({error.strerror}); is another "
                 "process started with --process 0?"
             ) from None
@@ -152,7 +153,7 @@ def _meet(coordinator: str, processes: int, process: int) -> None:
             break
         except OSError as error:
             if time.monotonic() > deadline:
-                raise ValueError(
+                raise UserError(
                     f"coordinator {coordinator}: no answer in {SECONDS_TO_MEET} seconds ({error}); is the "
                     "process with --process 0 running there?"
                 ) from None
@@ -224,7 +225,7 @@ def start_devices(
     if devices is not None:
         cores = os.cpu_count() or 1
         if not 1 <= devices <= max(cores, 8):
-            raise ValueError(f"{devices} devices: there must be at least 1, and no more than there are")
+            raise UserError(f"{devices} devices: there must be at least 1, and no more than there are")
         jax.config.update("jax_num_cpu_devices", devices)
     elif coordinator is None:
         jax.config.update("jax_num_cpu_devices", _cores())
@@ -232,8 +233,8 @@ def start_devices(
         jax.distributed.initialize()
     elif coordinator is not None:
         if processes is None or process is None or not 0 <= process < processes:
-            raise ValueError(f"process {process} of {processes}: give both, counted from 0")
+            raise UserError(f"process {process} of {processes}: give both, counted from 0")
         _meet(coordinator, processes, process)
     elif processes is not None or process is not None:
-        raise ValueError("a computation of several processes needs a coordinator (host:port, or auto)")
+        raise UserError("a computation of several processes needs a coordinator (host:port, or auto)")
     return all_devices(devices)

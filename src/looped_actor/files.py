@@ -15,7 +15,7 @@ import numpy as np
 import safetensors
 
 from looped_actor.checks import brief
-from looped_actor.errors import FileError
+from looped_actor.errors import FileError, UserError
 
 UNFINISHED = ".unfinished"
 """How the names of files end that are being written."""
@@ -34,18 +34,18 @@ def check_writable(name: str | os.PathLike) -> None:
     """Raise an error if nothing can be written there, as a file or as a folder. URLs are refused."""
     text, path = os.fspath(name), pathlib.Path(name)
     if not text:
-        raise ValueError("the path to write to is empty: name a folder or a file")
+        raise UserError("the path to write to is empty: name a folder or a file")
     if re.match(r"[A-Za-z][A-Za-z0-9+.-]*:/", text):  # a path has lost one of the two slashes
-        raise ValueError(f"{text} is a URL, and only local files can be written: name a folder or a file")
+        raise UserError(f"{text} is a URL, and only local files can be written: name a folder or a file")
     if (path.is_symlink() and not path.is_dir()) or (
         path.exists() and not path.is_file() and not path.is_dir()
     ):
-        raise ValueError(_IRREGULAR.format(path))
+        raise UserError(_IRREGULAR.format(path))
     there = next(folder for folder in (path, *path.absolute().parents) if folder.exists())
     if there != path and not there.is_dir():
-        raise ValueError(f"{path}: {there} is a file, not a folder")
+        raise UserError(f"{path}: {there} is a file, not a folder")
     if not os.access(there, os.W_OK):
-        raise ValueError(f"{path}: nothing may be written to {there}")
+        raise UserError(f"{path}: nothing may be written to {there}")
 
 
 def write_whole(path: str | os.PathLike, data: bytes) -> None:
@@ -62,7 +62,7 @@ def writing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
     """
     path = pathlib.Path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
-        raise ValueError(_IRREGULAR.format(path))
+        raise UserError(_IRREGULAR.format(path))
     path.parent.mkdir(parents=True, exist_ok=True)
     unfinished = path.with_name(f"{path.name}.{os.getpid()}{UNFINISHED}")
     try:
@@ -165,4 +165,4 @@ def held(path: str | os.PathLike, *, taken: str | None = None) -> Iterator[None]
         with filelock.FileLock(path, blocking=taken is None):
             yield
     except filelock.Timeout:
-        raise ValueError(f"{taken}; wait for it, or end it") from None
+        raise UserError(f"{taken}; wait for it, or end it") from None

@@ -31,6 +31,7 @@ import numpy as np
 import safetensors.numpy
 
 from looped_actor.checks import brief
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 
 Arrays = dict[str, np.ndarray]
@@ -81,7 +82,7 @@ def run_batches(
     local processes, or a pool, which may be a cluster.
     """
     if isinstance(workers, int) and workers < 1:
-        raise ValueError(f"workers must be at least 1, not {workers}")
+        raise UserError(f"workers must be at least 1, not {workers}")
     if parts is not None:
         parts.mkdir(parents=True, exist_ok=True)
     if workers == 1:
@@ -182,7 +183,7 @@ def end_with_parent() -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-class WorkError(ValueError):
+class WorkError(UserError):
     """What a call raised, and where; it is not tried again."""
 
 
@@ -227,11 +228,11 @@ class Processes:
 
     def __init__(self, workers: int | None = None, retries: int = 3):
         if workers is not None and workers < 1:
-            raise ValueError(f"workers must be at least 1, not {workers}")
+            raise UserError(f"workers must be at least 1, not {workers}")
         self._platform, number = devices_here()
         self.workers, self.retries = workers or number, retries
         if self._platform != "cpu" and self.workers > number:
-            raise ValueError(
+            raise UserError(
                 f"{self.workers} workers were asked for, and each needs a device of its own: there are "
                 f"{number} of type {self._platform}"
             )
@@ -297,20 +298,20 @@ def join_ray(address: str = "local", workers: int | None = None) -> Any:
     try:
         import ray
     except ImportError:
-        raise ValueError("Ray is not installed: pip install 'looped-actor[ray]', or [serve]") from None
+        raise UserError("Ray is not installed: pip install 'looped-actor[ray]', or [serve]") from None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "address": address}
     if address == "local":
         if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
-            raise ValueError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
+            raise UserError(f"Ray {ray.__version__} lets anyone on the network in: install ray>=2.60")
         if not os.environ.keys() & {"RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH"}:  # it listens everywhere
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
     elif workers is not None:
-        raise ValueError("workers of a Ray cluster are its own: leave them out, or start one with local")
+        raise UserError("workers of a Ray cluster are its own: leave them out, or start one with local")
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError) as error:
-        raise ValueError(f"no Ray cluster at {address}: {error}") from None
+        raise UserError(f"no Ray cluster at {address}: {error}") from None
     return ray
 
 
@@ -396,7 +397,7 @@ def fan_out(
 ) -> None:
     """Run all jobs, telling `show` how they stand; then raise an error if some failed."""
     if len({job.name for job in jobs}) < len(jobs):
-        raise ValueError("two jobs have the same name")
+        raise UserError("two jobs have the same name")
     futures = {job.name: pool.submit(job.work, *job.arguments) for job in jobs}
     ended = False
     while not ended:

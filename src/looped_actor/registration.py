@@ -2,6 +2,8 @@
 
 from typing import Any
 
+from looped_actor.errors import UserError
+
 
 def register_environments() -> None:
     """Make both games known to `gymnasium.make` and `gymnasium.make_vec`."""
@@ -20,7 +22,7 @@ def _bank(game: str, levels: Any) -> Any:
     bank = starter_bank(game) if levels is None else levels
     bank = bank if isinstance(bank, LevelBank) else open_bank(bank)
     if bank.info.game != game:
-        raise ValueError(f"{bank.name} holds levels of {bank.info.game}, not of {game}")
+        raise UserError(f"{bank.name} holds levels of {bank.info.game}, not of {game}")
     return bank
 
 

@@ -17,6 +17,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree
 from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.checks import above_zero, at_least_one
+from looped_actor.errors import UserError
 
 Value = Callable[[Float[Array, "b n"], Float[Array, "b n"]], Float[Array, " b"]]
 """States and goals to how near they are."""
@@ -57,11 +58,11 @@ class GCIQLConfig:
         above_zero(self, "learning_rate", "max_gradient_norm")
         for name in ("discount", "expectile", "target_rate"):
             if not 0 < getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
+                raise UserError(f"{name} is {getattr(self, name)}; it must be between 0 and 1")
         if not self.bc_weight >= 0:
-            raise ValueError(f"bc_weight is {self.bc_weight}; it must be at least 0")
+            raise UserError(f"bc_weight is {self.bc_weight}; it must be at least 0")
         if not self.hidden or min(self.hidden) < 1:
-            raise ValueError(f"hidden is {list(self.hidden)}; it must name at least one layer, of at least 1")
+            raise UserError(f"hidden is {list(self.hidden)}; it must name at least one layer, of at least 1")
 
 
 class GoalBatch(NamedTuple):

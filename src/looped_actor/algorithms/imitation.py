@@ -16,6 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.checks import within
+from looped_actor.errors import UserError
 from looped_actor.loop import Memory
 from looped_actor.solvers import Advice
 
@@ -31,7 +32,7 @@ class ImitationConfig(RolloutConfig):
         super().__post_init__()
         within(self, 0, 1, "solver_share")
         if self.shuffle != "examples" or self.hard_resets:
-            raise ValueError("imitation shuffles examples and has no hard resets: these are options of PPO")
+            raise UserError("imitation shuffles examples and has no hard resets: these are options of PPO")
 
 
 @runtime_checkable

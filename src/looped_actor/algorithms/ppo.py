@@ -15,6 +15,7 @@ from looped_actor.algorithms.collectives import average
 from looped_actor.algorithms.deciding import Decide
 from looped_actor.algorithms.rollout_config import RolloutConfig
 from looped_actor.checks import above_zero, within
+from looped_actor.errors import UserError
 from looped_actor.loop import Memory
 
 
@@ -44,7 +45,7 @@ class PPOConfig(RolloutConfig):
         within(self, 0, 1, "discount", "gae_lambda")
         for name in ("entropy_cost", "value_cost"):
             if not getattr(self, name) >= 0:
-                raise ValueError(f"{name} is {getattr(self, name)}; it must be at least 0")
+                raise UserError(f"{name} is {getattr(self, name)}; it must be at least 0")
 
 
 class PPOBatch(NamedTuple):

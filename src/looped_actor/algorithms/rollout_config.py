@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from looped_actor.checks import above_zero, at_least_one
+from looped_actor.errors import UserError
 
 
 @dataclass(frozen=True)
@@ -45,15 +46,15 @@ class RolloutConfig:
     def __post_init__(self) -> None:
         at_least_one(self, "num_envs", "rollout_steps", "minibatch", "epochs", "min_cap")
         if self.hard_resets < 0:
-            raise ValueError(f"hard_resets is {self.hard_resets}; it must be at least 0")
+            raise UserError(f"hard_resets is {self.hard_resets}; it must be at least 0")
         if self.shuffle == "steps" and self.minibatch % self.num_envs:
-            raise ValueError(
+            raise UserError(
                 f"minibatches of {self.minibatch} are not whole time steps of {self.num_envs} environments: "
                 "shuffle examples, or change one of them"
             )
         above_zero(self, "learning_rate", "max_gradient_norm")
         if self.steps_per_iteration % self.minibatch:
-            raise ValueError(
+            raise UserError(
                 f"{self.num_envs} environments x {self.rollout_steps} steps = {self.steps_per_iteration} "
                 f"examples do not divide into minibatches of {self.minibatch}"
             )

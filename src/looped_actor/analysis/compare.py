@@ -10,6 +10,7 @@ import numpy as np
 from looped_actor.analysis.drawing import ABOUT, ARMS, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
 from looped_actor.analysis.study import about_run, finish, names_of, repeats, shares
 from looped_actor.analysis.tables import Row, distinct, measure_of, of
+from looped_actor.errors import UserError
 from looped_actor.files import FileError, read_json, reading
 from looped_actor.runs.folder import TEST_FILE, read_run
 
@@ -25,7 +26,7 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
     for name, folder in zip(names_of(folders), folders, strict=True):
         config = read_run(folder)
         if getattr(config, "learn", "all") == "critics":
-            raise ValueError(f"{folder} holds critics and no policy: leave it out of the comparison")
+            raise UserError(f"{folder} holds critics and no policy: leave it out of the comparison")
         paths, test = evaluations_of(folder), folder / TEST_FILE
         about = {**about_run(name, config), "seed": config.seed}
         for path in [*paths, *[test] * test.is_file()]:
@@ -51,7 +52,7 @@ def evaluations_of(folder: pathlib.Path) -> list[pathlib.Path]:
     """The files of a run's evaluations, in order."""
     paths = sorted((folder / "evaluations").glob("*.json"))
     if not paths:
-        raise ValueError(f"{folder}: nothing was evaluated yet")
+        raise UserError(f"{folder}: nothing was evaluated yet")
     return paths
 
 

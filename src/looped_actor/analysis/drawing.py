@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from looped_actor.analysis.tables import Row, read_table
+from looped_actor.errors import UserError
 
 INK, FAINT, PAPER = "#2b2e35", "#c9c2b6", "#ffffff"
 COLOURS = ("#c4552d", "#3f6797", "#6aa86f", "#8a6bb1", "#e2a93b", "#4aa5a0", "#b5658b", "#7d95a8")
@@ -35,7 +36,7 @@ TITLES = Titles(
 def check_matplotlib() -> None:
     """Raise an error if nothing can be drawn: better before long work than after."""
     if importlib.util.find_spec("matplotlib") is None:
-        raise ValueError("figures need matplotlib: pip install 'looped-actor[figures]'")
+        raise UserError("figures need matplotlib: pip install 'looped-actor[figures]'")
 
 
 def new_axes(columns: int, width: float = 4.6, height: float = 3.6, rows: int = 1) -> tuple[Any, Any]:

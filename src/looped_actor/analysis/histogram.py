@@ -12,6 +12,7 @@ from looped_actor.analysis.requests import HistogramRequest
 from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, subjects
 from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.errors import UserError
 from looped_actor.names import PUZZLES
 from looped_actor.runs.policy import Policy
 
@@ -24,9 +25,9 @@ def analyse_histogram(
     for_puzzles = {"count": request.count, "levels": request.levels}
     for option, value in (for_puzzles if not any(puzzles) else {}).items():
         if value is not None:
-            raise ValueError(f"none of these policies plays a puzzle: leave --{option} out")
+            raise UserError(f"none of these policies plays a puzzle: leave --{option} out")
     if all(puzzles) and request.episodes is not None:
-        raise ValueError("all of these policies play puzzles: give --count, and leave --episodes out")
+        raise UserError("all of these policies play puzzles: give --count, and leave --episodes out")
     rows: list[Row] = []
     for subject in subjects(policies, mesh):
         asked = EvaluationRequest(levels=request.levels, count=request.count)

@@ -24,6 +24,7 @@ from jaxtyping import Array, Float, Float16, Shaped
 from looped_actor.algorithms import Weights, as_open_loop, deciding
 from looped_actor.codec import from_json
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, placed
+from looped_actor.errors import UserError
 from looped_actor.files import FileError, read_json, reading, write_whole
 from looped_actor.loop import EarlyExit, HaltingRule
 from looped_actor.processes import Progress, no_progress
@@ -68,7 +69,7 @@ class Latents:
         with reading("recording", path, lambda problem: LatentsError(f"{path}: {problem}")):
             found = np.load(path, mmap_mode="r", allow_pickle=False)
             if found.dtype != np.float16 or found.shape != wanted:
-                raise ValueError(f"{found.dtype}{found.shape} instead of float16{wanted}")
+                raise UserError(f"{found.dtype}{found.shape} instead of float16{wanted}")
         return found
 
 
@@ -195,7 +196,7 @@ def _read_header(folder: pathlib.Path) -> LatentsInfo:
     with reading("recording", folder / HEADER, lambda problem: LatentsError(f"{folder / HEADER}: {problem}")):
         said = read_json(folder / HEADER)
         if said.pop("format") != FORMAT:
-            raise ValueError("another format")
+            raise UserError("another format")
         return from_json(LatentsInfo, said, "its header")
 
 

@@ -25,6 +25,7 @@ from looped_actor.analysis.requests import ProbeRequest
 from looped_actor.analysis.study import Stage, Subject, finish, parts_of, quietly, subjects
 from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.codec import key_of
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels import LevelBank, open_bank, solve_bank
@@ -53,9 +54,9 @@ def analyse_probes(
     for number, subject in enumerate(subjects(policies, mesh)):
         run = subject.run.puzzle
         if run.config.task != "boxoban":
-            raise ValueError(f"{run.folder} is of {run.config.task}: plans are pushes of Boxoban")
+            raise UserError(f"{run.folder} is of {run.config.task}: plans are pushes of Boxoban")
         if run.config.window is not None:
-            raise ValueError(f"{run.folder} sees a window of the board: probes look at whole boards")
+            raise UserError(f"{run.folder} sees a window of the board: probes look at whole boards")
         loops = loops_within(subject.halting.max_loops, request.loops)
         banks = [open_bank(path) for path in request.levels] or [run.bank_to_play()]
         plans = _plans(banks, request, out, stage)
@@ -82,7 +83,7 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
     cells, targets = [], []
     for bank in banks:
         if bank.info.game != "boxoban":
-            raise ValueError(f"{bank.name} holds levels of {bank.info.game}: plans are pushes of Boxoban")
+            raise UserError(f"{bank.name} holds levels of {bank.info.game}: plans are pushes of Boxoban")
         wanted = min(request.count or len(bank), len(bank))
         with stage(f"solving {pathlib.Path(bank.name).name}") as progress:
             solutions = solve_bank(
@@ -95,12 +96,12 @@ def _plans(banks: Sequence[LevelBank], request: ProbeRequest, out: pathlib.Path,
             )
         solved = solutions.status == SolveStatus.SOLVED.value
         if not solved.any():
-            raise ValueError(f"{bank.name}: no level was solved within {request.node_limit:,} states")
+            raise UserError(f"{bank.name}: no level was solved within {request.node_limit:,} states")
         cells.append(bank.cells(slice(0, wanted))[solved])
         targets.append(push_targets(solutions, request.pushes)[solved])
     boxes = [((some & Cell.BOX) != 0).sum(axis=(1, 2)) for some in cells]
     if len({some.shape[1:] for some in cells}) > 1 or len(np.unique(np.concatenate(boxes))) > 1:
-        raise ValueError("all levels that are probed must be of one size and have as many boxes")
+        raise UserError("all levels that are probed must be of one size and have as many boxes")
     boards, classes = np.concatenate(cells), np.concatenate(targets)
     # Checkpoints of one kind are mostly probed on the same boards: their ways are searched for once.
     about = {"boards": hashlib.sha256(boards.tobytes()).hexdigest(), "pushes": request.pushes}

@@ -20,6 +20,7 @@ import safetensors.numpy
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
 from looped_actor.checks import above_zero, at_least_one
+from looped_actor.errors import UserError
 from looped_actor.files import FileError, read_tensors, reading, write_whole
 from looped_actor.levels.plans import NONE
 from looped_actor.processes import Progress, no_progress
@@ -47,7 +48,7 @@ class ProbeConfig:
         at_least_one(self, "heads", "hidden", "seeds", "epochs", "batch")
         above_zero(self, "learning_rate")
         if not self.weight_decay >= 0:
-            raise ValueError(f"weight_decay is {self.weight_decay}; it must be at least 0")
+            raise UserError(f"weight_decay is {self.weight_decay}; it must be at least 0")
 
 
 class Probe(NamedTuple):
@@ -98,7 +99,7 @@ class Split(NamedTuple):
 def split_levels(count: int, seed: int = 0) -> Split:
     """70, 10 and 20 percent of the levels, by chance."""
     if count < 10:
-        raise ValueError(f"{count} levels are too few to be split in 70/10/20; give 10 at least")
+        raise UserError(f"{count} levels are too few to be split in 70/10/20; give 10 at least")
     order = np.random.default_rng(seed).permutation(count)
     first, second = round(0.7 * count), round(0.8 * count)
     return Split(np.sort(order[:first]), np.sort(order[first:second]), np.sort(order[second:]))
@@ -248,6 +249,6 @@ def read_probes(path: str | os.PathLike) -> ProbeSet:
         said, arrays = read_tensors(path)
         about = json.loads(said["probes"])
         if about["format"] != FORMAT:
-            raise ValueError(f"format {about['format']!r} instead of {FORMAT!r}")
+            raise UserError(f"format {about['format']!r} instead of {FORMAT!r}")
         probes = Probe(**arrays)
         return ProbeSet(probes, tuple(about["places"]), tuple(about["pushes"]), int(about["boxes"]))

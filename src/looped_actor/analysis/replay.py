@@ -17,6 +17,7 @@ from jaxtyping import Float
 
 from looped_actor.algorithms import as_open_loop, deciding
 from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits, read_probes
+from looped_actor.errors import UserError
 from looped_actor.evaluation.film import Choices, EpisodePictures, write_gif
 from looped_actor.evaluation.levels import LevelEnvironment, play_levels
 from looped_actor.files import write_whole
@@ -148,9 +149,9 @@ def _fitting_probes(path: pathlib.Path, policy: Policy, board: Any) -> ProbeSet:
     probes, config = read_probes(path), policy.config
     width = probes.probes.look.shape[-2]
     if policy.halting is None or width != config.core.width:
-        raise ValueError(f"{path}: probes of latents of width {width}; this policy has none of these")
+        raise UserError(f"{path}: probes of latents of width {width}; this policy has none of these")
     if config.task != "boxoban" or len(board.boxes) != probes.boxes:
-        raise ValueError(f"{path}: these probes read pushes of {probes.boxes} boxes; this level has others")
+        raise UserError(f"{path}: these probes read pushes of {probes.boxes} boxes; this level has others")
     return probes
 
 

@@ -4,6 +4,7 @@ import pathlib
 from dataclasses import dataclass
 
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.names import StartName
 
 
@@ -97,4 +98,4 @@ class ProbeRequest(StudyRequest):
 
     def __post_init__(self) -> None:
         if not self.pushes or min(self.pushes) < 1 or len(set(self.pushes)) < len(self.pushes):
-            raise ValueError(f"pushes are {list(self.pushes)}; give each once, counted from 1")
+            raise UserError(f"pushes are {list(self.pushes)}; give each once, counted from 1")

@@ -18,6 +18,7 @@ from looped_actor.analysis.tables import Row, write_table
 from looped_actor.codec import key_of
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import RunConfig
+from looped_actor.errors import UserError
 from looped_actor.files import read_json, write_whole
 from looped_actor.loop import HaltingRule
 from looped_actor.policies.evaluate import evaluate_policy
@@ -53,7 +54,7 @@ class Subject:
         """When it stops, if it loops."""
         if self.policy.halting is None:
             arm = self.policy.config.arm
-            raise ValueError(f"{self.policy.folder}: {arm} does not loop; there is nothing to look at")
+            raise UserError(f"{self.policy.folder}: {arm} does not loop; there is nothing to look at")
         return self.policy.halting
 
 
@@ -65,12 +66,12 @@ def about_run(name: str, config: RunConfig) -> dict[str, Any]:
 def subjects(policies: Sequence[Policy], mesh: Mesh) -> list[Subject]:
     """The policies that are looked at, each with a name of its own."""
     if not policies:
-        raise ValueError("give at least one policy")
+        raise UserError("give at least one policy")
     folders = [policy.folder for policy in policies]
     same = len({folder.resolve() for folder in folders}) < len(folders)
     names = [policy.name for policy in policies] if same else names_of(folders)
     if len(set(names)) < len(names):
-        raise ValueError("the same policy is given twice")
+        raise UserError("the same policy is given twice")
     return [
         Subject(name, policy, replace(policy.run, mesh=mesh))
         for name, policy in zip(names, policies, strict=True)
@@ -80,10 +81,10 @@ def subjects(policies: Sequence[Policy], mesh: Mesh) -> list[Subject]:
 def names_of(folders: Sequence[pathlib.Path]) -> list[str]:
     """Short names of folders: their own, with as many of those above as tell them apart."""
     if not folders:
-        raise ValueError("give the folder of at least one run")
+        raise UserError("give the folder of at least one run")
     whole = [folder.resolve().parts for folder in folders]
     if len(set(whole)) < len(whole):
-        raise ValueError("the same folder is given twice")
+        raise UserError("the same folder is given twice")
     for depth in range(1, max(map(len, whole)) + 1):
         names = ["/".join(parts[-depth:]) for parts in whole]
         if len(set(names)) == len(names):

@@ -18,6 +18,7 @@ from jaxtyping import Array
 from looped_actor.bench.depths import DISTRIBUTIONS, MAX_LOOPS, AskedActorCritic
 from looped_actor.bench.timing import take_turns
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.loop import Execution, FrozenScan, LoopResult, Packed
 from looped_actor.models import (
     ActorCritic,
@@ -55,7 +56,7 @@ class LoopBench:
     def __post_init__(self) -> None:
         at_least_one(self, "batch", "rounds", "width", "board")
         if self.cache_control and self.batch % self.packed_chunk:
-            raise ValueError(f"batch {self.batch} is not a multiple of chunk {self.packed_chunk}")
+            raise UserError(f"batch {self.batch} is not a multiple of chunk {self.packed_chunk}")
 
     @property
     def packed_chunk(self) -> int:

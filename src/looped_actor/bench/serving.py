@@ -25,6 +25,7 @@ import numpy as np
 from looped_actor.algorithms import Weights, as_open_loop, deciding
 from looped_actor.bench.depths import DISTRIBUTIONS
 from looped_actor.configs.presets import preset
+from looped_actor.errors import UserError
 from looped_actor.loop import Packed, Streaming
 from looped_actor.loop.run import Capped, with_caps
 from looped_actor.policies.load import policy_at
@@ -212,7 +213,7 @@ def bench_serving(
             paper_policy(folder)
         policy = policy_at(folder)
         if policy.halting is None:
-            raise ValueError(f"{policy.config.arm} does not loop: all its thoughts are of one length")
+            raise UserError(f"{policy.config.arm} does not loop: all its thoughts are of one length")
         depths = np.minimum(DISTRIBUTIONS[bench.depths].draw(REQUESTS), policy.halting.max_loops)
         facts: dict[str, Any] = {"task": policy.config.task, "mean_loops": float(depths.mean())}
         progress(0.02, "starting both servers")

@@ -28,6 +28,7 @@ from looped_actor.codec import replaced
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
 from looped_actor.devices import EVERYWHERE, on_each_device, on_every_device
+from looped_actor.errors import UserError
 from looped_actor.evaluation.levels import LevelEnvironment, LevelPlayer
 from looped_actor.levels import LevelBank, generate, starter_bank
 from looped_actor.loop import FrozenScan, OpenLoop, Streaming
@@ -127,7 +128,7 @@ def policy_work(policy: Policy, bank: LevelBank | None, quick: bool) -> Work:
     config = policy.run.puzzle.config
     if bank is None:
         if config.levels.recipe is None:
-            raise ValueError("this policy was trained on banks: give one with --levels")
+            raise UserError("this policy was trained on banks: give one with --levels")
         recipes = config.levels.recipe, config.levels.held_out_recipe or config.levels.recipe
         count, workers = 200 if quick else 1000, default_workers()
         banks = [generate(recipe, {"new": count}, workers=workers)["new"] for recipe in recipes]

@@ -13,6 +13,7 @@ import tyro
 
 from looped_actor.cli.shared import DeviceOptions, Json
 from looped_actor.cli.train import RunOptions
+from looped_actor.errors import UserError
 
 if TYPE_CHECKING:
     from looped_actor.bench.work import Saving
@@ -65,7 +66,7 @@ def loop(
 def _at_least_one(**options: float | None) -> None:
     for name, value in options.items():
         if value is not None and not value >= 1:
-            raise ValueError(f"--{name} is {value}; it must be at least 1")
+            raise UserError(f"--{name} is {value}; it must be at least 1")
 
 
 @dataclass(frozen=True)
@@ -89,7 +90,7 @@ class WorkOptions(DeviceOptions):
     def __post_init__(self) -> None:
         _at_least_one(rounds=self.rounds)
         if self.policy is None and self.levels is not None:
-            raise ValueError(
+            raise UserError(
                 "--levels is for a policy: random weights are asked for depths, whatever the level"
             )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from looped_actor.cli.shared import WorkerOptions, check_files, progress_bar
+from looped_actor.errors import UserError
 from looped_actor.names import PUZZLES
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ class Splits:
         """Raise an error that names the first of these options which was given and does not apply."""
         for option in options:
             if getattr(self, option) is not None:
-                raise ValueError(f"{reason}: leave --{option} out")
+                raise UserError(f"{reason}: leave --{option} out")
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ def build_boxoban(
         b = boards
         recipe = BoxobanRecipe(b.height, b.width, b.boxes, *b.pulls, b.floor, b.direct_share, seed=b.seed)
         if splits:
-            raise ValueError("--splits names folders to import: give --source, or leave --splits out")
+            raise UserError("--splits names folders to import: give --source, or leave --splits out")
         _generate("boxoban", recipe, into, work)
         return
     into.refuse("an import of Boxoban keeps the splits of the collection", "train", "valid", "test")
@@ -140,7 +141,7 @@ def build_boxoban(
             bank = read_boxoban(source, split, progress)
         _write(bank, into.out / f"boxoban-{split.replace('/', '-')}.levels")
     if not (splits or found):
-        raise ValueError(f"{source}: no level files (*.txt) in this folder; is it a copy of boxoban-levels?")
+        raise UserError(f"{source}: no level files (*.txt) in this folder; is it a copy of boxoban-levels?")
 
 
 @build.command(name="rush-hour")
@@ -181,7 +182,7 @@ def build_rush_hour(
     height, width, moves = boards.height, boards.width, boards.moves
     if enumerate_all:
         if max(height, width) > 5:
-            raise ValueError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
+            raise UserError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
         with progress_bar("enumerating") as progress:
             bank = enumerated(height, width, progress=progress)
         _write(bank, into.out / f"rush-hour-all-{height}x{width}.levels")
@@ -268,9 +269,9 @@ def show(
       cell: Side of a cell in that picture, in pixels.
     """
     if count < 1:
-        raise ValueError(f"--count must be at least 1, not {count}")
+        raise UserError(f"--count must be at least 1, not {count}")
     if not 4 <= cell <= 200:
-        raise ValueError(f"--cell must be 4 to 200 pixels, not {cell}")
+        raise UserError(f"--cell must be 4 to 200 pixels, not {cell}")
     opened = _open(bank)
     from looped_actor.levels.replay import solution_boards
 

@@ -120,7 +120,7 @@ def _check_options(arguments: list[str]) -> None:
     options = [argument.partition("=")[0] for argument in arguments if argument.startswith("--")]
     for option in options:
         if options.count(option) > 1:  # the last would count and the first be forgotten without a word
-            raise ValueError(f"{option} is given twice; give it once, with all of its values")
+            raise UserError(f"{option} is given twice; give it once, with all of its values")
     given = [argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")]
     given += [value for option, value in itertools.pairwise(arguments) if option == "--out"]
     for value in given:

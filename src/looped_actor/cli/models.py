@@ -6,6 +6,7 @@ from typing import Annotated
 import tyro
 
 from looped_actor.cli.shared import Json
+from looped_actor.errors import UserError
 from looped_actor.names import TaskName
 
 
@@ -35,7 +36,7 @@ def models(
     from looped_actor.models.tasks import TASKS
 
     if batch < 1:
-        raise ValueError(f"--batch is {batch}; it must be at least 1")
+        raise UserError(f"--batch is {batch}; it must be at least 1")
     chosen = TASKS[task]
     mean = chosen.reported_mean_loops if mean_loops is None else mean_loops
     core = paper_core(chosen)

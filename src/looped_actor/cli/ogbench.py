@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 import tyro
 
 from looped_actor.cli.shared import CheckpointOptions, Folder, progress_bar
+from looped_actor.errors import UserError
 from looped_actor.names import DataKind, WorldName
 
 World = Annotated[WorldName, tyro.conf.Positional]
@@ -104,9 +105,9 @@ def film(
     """
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
-            raise ValueError(f"--{option} is too small")
+            raise UserError(f"--{option} is too small")
     if not 0 <= deviation <= 1:
-        raise ValueError(f"--deviation is {deviation}; it must be between 0 and 1")
+        raise UserError(f"--deviation is {deviation}; it must be between 0 and 1")
     of.check_policies(policy)
     from looped_actor.devices import start_devices
     from looped_actor.evaluation.film import film_episode, write_gif

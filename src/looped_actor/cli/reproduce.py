@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from looped_actor.cli.shared import Changes, Json, changes_of, progress_bar
+from looped_actor.errors import UserError
 from looped_actor.names import LearnerName, Scale
 
 if TYPE_CHECKING:
@@ -60,7 +61,7 @@ class Selection:
 
         names = tuple(ARTIFACTS) if "all" in self.ids else tuple(dict.fromkeys(self.ids))
         if not names:
-            raise ValueError(f"which figure? {', '.join(ARTIFACTS)}, or all")
+            raise UserError(f"which figure? {', '.join(ARTIFACTS)}, or all")
         study, keys = self.study, {}
         for name in names:
             artifact = artifact_named(name)
@@ -75,7 +76,7 @@ class Selection:
             keys[name] = artifact.keys(self.learner, self.seeds, tasks, arms, cap)
         unknown = study.unknown_changes([key for own in keys.values() for key in own])
         if unknown:
-            raise ValueError(
+            raise UserError(
                 f"--set {unknown[0]}: no run has this field; `looped-actor train --dry-run` lists them"
             )
         return keys

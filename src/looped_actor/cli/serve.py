@@ -6,6 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from looped_actor.cli.shared import Folders
+from looped_actor.errors import UserError
 
 if TYPE_CHECKING:
     from looped_actor.serving.server import Serving
@@ -54,7 +55,7 @@ def serve(
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
-        raise ValueError(f"--address {address}: it must be a host and a port, as 127.0.0.1:8000")
+        raise UserError(f"--address {address}: it must be a host and a port, as 127.0.0.1:8000")
     settings = Serving(
         host=host.strip("[]"),
         port=int(port),
@@ -76,9 +77,7 @@ def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
 
     called = names or tuple(_name(policy) for policy in policies)
     if not policies or len(called) != len(policies) or len(set(called)) < len(called):
-        raise ValueError(
-            f"{len(policies)} policies are called {list(called)}: give each a --names of its own"
-        )
+        raise UserError(f"{len(policies)} policies are called {list(called)}: give each a --names of its own")
     return {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
 
 

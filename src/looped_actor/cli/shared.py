@@ -159,7 +159,7 @@ def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
     for one in options:
         field, equals, text = one.partition("=")
         if not equals:
-            raise ValueError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
+            raise UserError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
         try:
             changes[field] = json.loads(text)
         except (ValueError, RecursionError):

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from looped_actor.cli.shared import progress_bar
+from looped_actor.errors import UserError
 
 if TYPE_CHECKING:
     from looped_actor.theory import Costs
@@ -42,7 +43,7 @@ def theory(
     from looped_actor.theory import demonstration
 
     if min((*lengths, exhaustive), default=0) < 2 or samples < 0:
-        raise ValueError("--lengths and --exhaustive begin at 2, and --samples at 0")
+        raise UserError("--lengths and --exhaustive begin at 2, and --samples at 0")
     if out is not None:
         from looped_actor.analysis.drawing import check_matplotlib
 

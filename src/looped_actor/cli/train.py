@@ -19,6 +19,7 @@ from looped_actor.cli.shared import (
     check_runs,
     progress_bar,
 )
+from looped_actor.errors import UserError
 from looped_actor.interrupts import exit_on_interrupt
 from looped_actor.names import PUZZLES, ArmName, LearnedName, LearnerName, Scale, TaskName
 
@@ -79,11 +80,11 @@ class RunOptions(CodeOptions):
         chosen: Any = self._begun_from
         for field in ("levels", "data", "critics"):
             if getattr(self, field) is not None and not hasattr(chosen, field):
-                raise ValueError(f"{chosen.task} does not learn from {field}: leave --{field} out")
+                raise UserError(f"{chosen.task} does not learn from {field}: leave --{field} out")
         if self.learn is not None and not hasattr(chosen, "learn"):
-            raise ValueError(f"{chosen.task} has no critics apart from its policy: leave --learn out")
+            raise UserError(f"{chosen.task} has no critics apart from its policy: leave --learn out")
         if self.learn == "critics" and self.arm is not None:
-            raise ValueError("critics are the same for all arms: leave out --arm, or --learn critics")
+            raise UserError("critics are the same for all arms: leave out --arm, or --learn critics")
         data, critics = (path and str(path) for path in (self.data, self.critics))
         given = {"arm": self.arm, "seed": self.seed, "total_steps": self.steps}
         given |= {"data.train": data, "critics": critics, "learn": self.learn}
@@ -98,17 +99,17 @@ class RunOptions(CodeOptions):
 
         if self.config is None and self.task is None and self.module is not None:
             if not hasattr(self.module, "config"):
-                raise ValueError(f"--code {self.code}: there is no `config` in it, an OwnConfig")
+                raise UserError(f"--code {self.code}: there is no `config` in it, an OwnConfig")
             return self.module.config
         if self.config is None:
             if self.task is None:
-                raise ValueError("which environment? looped-actor train boxoban, for example")
+                raise UserError("which environment? looped-actor train boxoban, for example")
             return preset(self.task, self.scale, learner=self.learner or "ppo")
         chosen = read_config(self.config)
         if self.task not in (None, chosen.task):
-            raise ValueError(f"{self.config} is of {chosen.task}, not of {self.task}")
+            raise UserError(f"{self.config} is of {chosen.task}, not of {self.task}")
         if self.learner not in (None, getattr(chosen, "learner", None)):
-            raise ValueError(f"{self.config} is not of {self.learner}: change its field learner")
+            raise UserError(f"{self.config} is not of {self.learner}: change its field learner")
         return chosen
 
     def folder(self, chosen: "RunConfig") -> pathlib.Path:
@@ -128,7 +129,7 @@ class LogOptions:
     def check(self) -> None:
         """Raise an error if something is missing: better before the run begins."""
         if self.wandb is not None and importlib.util.find_spec("wandb") is None:
-            raise ValueError("W&B is not installed: pip install 'looped-actor[wandb]'")
+            raise UserError("W&B is not installed: pip install 'looped-actor[wandb]'")
 
     def loggers(self, folder: pathlib.Path) -> "list[Logger]":
         """Those that are asked for."""
@@ -244,7 +245,7 @@ def _with_banks(config: Any, levels: tuple[pathlib.Path, ...]) -> "RunConfig":
     from looped_actor.levels import open_bank
 
     if len(levels) not in (2, 3):
-        raise ValueError(f"--levels names {len(levels)} banks; give two or three: train, [valid,] test")
+        raise UserError(f"--levels names {len(levels)} banks; give two or three: train, [valid,] test")
     about, count = open_bank(levels[0]).info, config.levels.evaluate_count
     train, *valid, held_out = map(str, levels)
     named = LevelsConfig(train, "".join(valid), held_out, evaluate_count=count)

@@ -19,6 +19,7 @@ from looped_actor.devices import EVERYWHERE, ROWS, on_each_device, placed
 from looped_actor.envs import VectorState
 from looped_actor.envs.spaces import Actions, check_head, spaces_of, successes
 from looped_actor.envs.vector import EpisodeStatistics
+from looped_actor.errors import UserError
 from looped_actor.loop import Memory
 
 
@@ -66,10 +67,10 @@ class GymnasiumCollector:
     def __post_init__(self) -> None:
         env = self.env
         if env.num_envs != self.num_envs:
-            raise ValueError(f"num_envs is {self.num_envs}, and the environment has {env.num_envs} copies")
+            raise UserError(f"num_envs is {self.num_envs}, and the environment has {env.num_envs} copies")
         _ = self._actions  # or it says what is wrong with the environment
         if jax.process_count() > 1:
-            raise ValueError(
+            raise UserError(
                 "environments of Gymnasium are trained on by one process, on as many devices as it has"
             )
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
 
@@ -38,11 +39,11 @@ class LevelsConfig:
 
     def __post_init__(self) -> None:
         if (self.train == "") != (self.held_out == ""):
-            raise ValueError("give both banks, train and held_out, or neither")
+            raise UserError("give both banks, train and held_out, or neither")
         if self.valid and not self.train:
-            raise ValueError("a bank is given as valid: give train and held_out too")
+            raise UserError("a bank is given as valid: give train and held_out too")
         if not self.train and self.recipe is None:
-            raise ValueError("give banks to learn from and to evaluate on: levels.train and levels.held_out")
+            raise UserError("give banks to learn from and to evaluate on: levels.train and levels.held_out")
         at_least_one(self, "train_count", "held_out_count", "evaluate_count")
 
     @property

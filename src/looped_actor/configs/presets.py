@@ -10,6 +10,7 @@ from looped_actor.configs.runs import (
     OfflineConfig,
     OnlineConfig,
 )
+from looped_actor.errors import UserError
 from looped_actor.games.catalogue import GAMES
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
@@ -282,7 +283,7 @@ def preset(
     chosen = replace(scales[scale](task), arm=arm)
     if learner == "imitation":
         if task in WORLDS:
-            raise ValueError(f"{task} has no solver to imitate; it is learned from data")
+            raise UserError(f"{task} has no solver to imitate; it is learned from data")
         chosen = _imitation(chosen)
     if study and scale == "micro" and task not in WORLDS:
         chosen = replace(chosen, total_steps=STUDY_STEPS[task, learner])

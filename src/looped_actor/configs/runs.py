@@ -18,6 +18,7 @@ from looped_actor.checks import at_least_one
 from looped_actor.codec import from_json, to_json
 from looped_actor.configs.material import DataConfig, LevelsConfig
 from looped_actor.envs.spaces import ContinuousActions, DiscreteActions, Observations
+from looped_actor.errors import UserError
 from looped_actor.files import read_json, write_whole
 from looped_actor.levels.boxoban_generator import BoxobanRecipe
 from looped_actor.levels.rush_hour_generator import RushHourRecipe
@@ -69,7 +70,7 @@ class RunConfig(abc.ABC):
     def __post_init__(self) -> None:
         at_least_one(self, "total_steps", "evaluate_every", "checkpoint_every", "keep_checkpoints")
         if not 0 <= self.seed < 2**31:
-            raise ValueError(f"seed is {self.seed}; it must be from 0 to 2**31 - 1")
+            raise UserError(f"seed is {self.seed}; it must be from 0 to 2**31 - 1")
 
     @property
     @abc.abstractmethod
@@ -168,7 +169,7 @@ class OwnConfig(RunConfig):
         super().__post_init__()
         at_least_one(self, "episodes")
         if self.task in TASKS:
-            raise ValueError(f"task is {self.task!r}, which is one of the paper's: give yours another name")
+            raise UserError(f"task is {self.task!r}, which is one of the paper's: give yours another name")
 
     @property
     def steps_per_iteration(self) -> int:
@@ -215,25 +216,23 @@ class OnlineConfig(PaperConfig):
         super().__post_init__()
         at_least_one(self, "time_limit", "window")
         if self.window is not None and (self.task, self.learner) != ("boxoban", "ppo"):
-            raise ValueError(
-                "a window is for Boxoban by PPO: elsewhere nobody walks, and the solver sees all"
-            )
+            raise UserError("a window is for Boxoban by PPO: elsewhere nobody walks, and the solver sees all")
         if self.arm == "mlp":
-            raise ValueError("the arm mlp reads vectors, and a puzzle is a board")
+            raise UserError("the arm mlp reads vectors, and a puzzle is a board")
         if self.start != "fixed" and self.chosen_arm.halting is None:
-            raise ValueError(f"the arm {self.arm} does not loop: there is no thought to start elsewhere")
+            raise UserError(f"the arm {self.arm} does not loop: there is no thought to start elsewhere")
         least = self.learning.min_cap
         if least is not None and (self.chosen_arm.halting is None or least > self.halting.max_loops):
-            raise ValueError(
+            raise UserError(
                 f"min_cap is {least}: caps are of an arm that loops, and at most max_loops, which is "
                 f"{self.halting.max_loops}"
             )
         kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}
         for recipe in filter(None, (self.levels.recipe, self.levels.held_out_recipe)):
             if not isinstance(recipe, kinds[self.task]):
-                raise ValueError(f"a {type(recipe).__name__} does not make levels of {self.task}")
+                raise UserError(f"a {type(recipe).__name__} does not make levels of {self.task}")
             if (recipe.height, recipe.width) != self.board:
-                raise ValueError(
+                raise UserError(
                     f"board is {list(self.board)} and the recipe makes levels of "
                     f"{recipe.height}x{recipe.width}: set both"
                 )
@@ -293,11 +292,11 @@ class OfflineConfig(PaperConfig):
         super().__post_init__()
         at_least_one(self, "episodes", "time_limit")
         if not self.mlp or min(self.mlp) < 1:
-            raise ValueError(f"mlp is {list(self.mlp)}; it must name at least one layer, of at least 1")
+            raise UserError(f"mlp is {list(self.mlp)}; it must name at least one layer, of at least 1")
         if self.arm == "drc":
-            raise ValueError("DRC needs a board to convolve, and there is none in robot manipulation")
+            raise UserError("DRC needs a board to convolve, and there is none in robot manipulation")
         if self.learn == "critics" and self.critics:
-            raise ValueError("critics are to be learned, and are given: leave out one of learn and critics")
+            raise UserError("critics are to be learned, and are given: leave out one of learn and critics")
 
     @property
     def steps_per_iteration(self) -> int:

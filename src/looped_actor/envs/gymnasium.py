@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from looped_actor.envs.base import Environment
 from looped_actor.envs.puzzle import BOX_REWARD, SOLVED_REWARD, STEP_REWARD
 from looped_actor.envs.vector import TimeStep, VectorEnv, VectorState
+from looped_actor.errors import UserError
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.games.boxoban import Cell as BoxobanCell
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Board
@@ -44,9 +45,9 @@ class PuzzleGym(gymnasium.Env[NDArray[np.uint8], np.int64]):
 
     def __init__(self, levels: Boards, *, time_limit: int, actions: int, render_mode: str | None = None):
         if render_mode not in (None, *self.metadata["render_modes"]):
-            raise ValueError(f"render_mode {render_mode!r} is none of {self.metadata['render_modes']}")
+            raise UserError(f"render_mode {render_mode!r} is none of {self.metadata['render_modes']}")
         if not len(levels):
-            raise ValueError("there is no level to play")
+            raise UserError("there is no level to play")
         self.levels, self.time_limit, self.render_mode = levels, time_limit, render_mode
         self.current = levels.board(0)
         shape = (self.current.height, self.current.width, self.planes)
@@ -71,7 +72,7 @@ class PuzzleGym(gymnasium.Env[NDArray[np.uint8], np.int64]):
     def step(self, action: int | np.integer) -> tuple[NDArray[np.uint8], float, bool, bool, dict[str, Any]]:
         """Play one action."""
         if not self.action_space.contains(np.int64(action)):
-            raise ValueError(f"action {action!r} is not in {self.action_space}")
+            raise UserError(f"action {action!r} is not in {self.action_space}")
         self.current, reward = self.play(self.current, int(action))
         self.steps += 1
         terminated = self.current.solved
@@ -151,7 +152,7 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
 
     def __init__(self, env: Environment, num_envs: int):
         if num_envs < 1:
-            raise ValueError(f"num_envs must be at least 1, not {num_envs}")
+            raise UserError(f"num_envs must be at least 1, not {num_envs}")
         self.num_envs, self._vector = num_envs, VectorEnv(env, num_envs)
         self._state: VectorState | None = None
         seen = jax.eval_shape(lambda key: env.observe(env.reset(key)), jax.random.key(0))
@@ -168,7 +169,7 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Start all copies. One seed decides all that is drawn."""
         if isinstance(seed, list):
-            raise ValueError("one seed decides for all copies; a list of them is not taken")
+            raise UserError("one seed decides for all copies; a list of them is not taken")
         super().reset(seed=seed)
         root = jax.random.key(int(self.np_random.integers(2**31)))
         self._state, observation = self._reset(self._vector, root)
@@ -177,10 +178,10 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
     def step(self, actions: NDArray[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
         """Play one action on every copy."""
         if self._state is None:
-            raise ValueError("call reset() before step()")
+            raise UserError("call reset() before step()")
         actions = np.asarray(actions)
         if actions.shape != (self.num_envs,) or not self.action_space.contains(actions.astype(np.int64)):
-            raise ValueError(f"actions of shape {actions.shape} are not in {self.action_space}")
+            raise UserError(f"actions of shape {actions.shape} are not in {self.action_space}")
         timestep: TimeStep
         self._state, timestep = self._step(self._vector, self._state, jnp.asarray(actions, jnp.int32))
         done = np.asarray(timestep.done)

@@ -14,6 +14,7 @@ from jaxtyping import Array, Shaped
 
 from looped_actor.checks import at_least_one
 from looped_actor.envs.base import Environment
+from looped_actor.errors import UserError
 from looped_actor.loop import Categorical, Distribution
 
 
@@ -26,7 +27,7 @@ class Observations:
 
     def __post_init__(self) -> None:
         if not self.shape or min(self.shape) < 1:
-            raise ValueError(f"shape is {list(self.shape)}; it must have at least one axis, and no empty one")
+            raise UserError(f"shape is {list(self.shape)}; it must have at least one axis, and no empty one")
         _check_dtype(self.dtype)
 
     @property
@@ -61,7 +62,7 @@ class ContinuousActions:
 
     def __post_init__(self) -> None:
         if not self.low or len(self.low) != len(self.high):
-            raise ValueError(f"there are {len(self.low)} lower and {len(self.high)} upper bounds of actions")
+            raise UserError(f"there are {len(self.low)} lower and {len(self.high)} upper bounds of actions")
         _check_dtype(self.dtype)
 
     def as_taken(self, action: Shaped[Array, "*b n"]) -> Shaped[Array, "*b n"]:
@@ -76,7 +77,7 @@ Actions = DiscreteActions | ContinuousActions
 
 def _check_dtype(name: str) -> None:
     if not re.fullmatch(r"bool|u?int(8|16|32|64)|float(16|32|64)", name):
-        raise ValueError(f"dtype is {name!r}; it must be a type of numbers, such as float32 or uint8")
+        raise UserError(f"dtype is {name!r}; it must be a type of numbers, such as float32 or uint8")
 
 
 def check_head(policy: Distribution, actions: Actions) -> None:
@@ -85,7 +86,7 @@ def check_head(policy: Distribution, actions: Actions) -> None:
     found = policy.logits.shape[-1] if discrete else jax.eval_shape(lambda p: p.mode(), policy).shape[-1]
     wanted = actions.count if isinstance(actions, DiscreteActions) else len(actions.low)
     if discrete != isinstance(actions, DiscreteActions) or found != wanted:
-        raise ValueError(
+        raise UserError(
             f"the policy is a {type(policy).__name__} of {found} actions, and the environment takes "
             f"{actions}: give the net another head"
         )
@@ -97,22 +98,20 @@ def spaces_of(env: Environment | gymnasium.vector.VectorEnv) -> tuple[Observatio
         return _gymnasium_spaces(env)
     seen = jax.eval_shape(lambda key: env.observe(env.reset(key)), jax.random.key(0))
     if not isinstance(seen, jax.ShapeDtypeStruct) or not seen.shape:
-        raise ValueError(
-            f"observe() returns {seen}; it must return one array, whose last axis holds features"
-        )
+        raise UserError(f"observe() returns {seen}; it must return one array, whose last axis holds features")
     return Observations(seen.shape, str(seen.dtype)), DiscreteActions(env.num_actions)
 
 
 def _gymnasium_spaces(env: gymnasium.vector.VectorEnv) -> tuple[Observations, Actions]:
     if env.metadata.get("autoreset_mode") != AutoresetMode.SAME_STEP:
-        raise ValueError(
+        raise UserError(
             "the environment starts a new episode one step late: make it with "
             'gymnasium.make_vec(..., vectorization_mode="sync", '
             'vector_kwargs={"autoreset_mode": AutoresetMode.SAME_STEP})'
         )
     seen, taken = env.single_observation_space, env.single_action_space
     if not isinstance(seen, spaces.Box) or not seen.shape:
-        raise ValueError(
+        raise UserError(
             f"observations are {seen}; they must be arrays: wrap the environment, for example by "
             "gymnasium.wrappers.vector.FlattenObservation"
         )
@@ -120,7 +119,7 @@ def _gymnasium_spaces(env: gymnasium.vector.VectorEnv) -> tuple[Observations, Ac
     if isinstance(taken, spaces.Discrete):
         return observations, DiscreteActions(int(taken.n), int(taken.start))
     if not isinstance(taken, spaces.Box) or len(taken.shape) != 1:
-        raise ValueError(f"actions are {taken}; they must be discrete, or vectors")
+        raise UserError(f"actions are {taken}; they must be discrete, or vectors")
     low, high = (
         tuple(float(bound) if np.isfinite(bound) else None for bound in bounds)
         for bounds in (taken.low, taken.high)

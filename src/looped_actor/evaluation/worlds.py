@@ -22,6 +22,7 @@ from jaxtyping import Array, Bool
 from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, first_memory
 from looped_actor.checks import at_least_one
 from looped_actor.devices import EVERYWHERE, on_one_device, shapes_on
+from looped_actor.errors import UserError
 from looped_actor.evaluation.facts import loop_facts
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import (
@@ -100,10 +101,10 @@ class WorldPlayer:
         at_least_one(self, "episodes", "rows", "workers")
         workers = self.workers or default_workers()
         if self.rows > MOST_ROWS * workers:
-            raise ValueError(f"rows is {self.rows}; {workers} workers play {MOST_ROWS * workers} at most")
+            raise UserError(f"rows is {self.rows}; {workers} workers play {MOST_ROWS * workers} at most")
         known = [*TASKS, *GRADED.get(self.world, ())]
         if not self.tasks or not set(self.tasks) <= set(known):
-            raise ValueError(f"tasks are {list(self.tasks)}; each must be one of {known}")
+            raise UserError(f"tasks are {list(self.tasks)}; each must be one of {known}")
 
     def play(self, weights: Weights, progress: Progress = no_progress) -> WorldsPlayed:
         """All episodes, ordered by task and number."""
@@ -302,7 +303,7 @@ class _Worker:
             except (EOFError, OSError):
                 raise _lost() from None
             if answer[0] == "failed":
-                raise ValueError(answer[1])
+                raise UserError(answer[1])
             self._answers[of_row] = tuple(answer)
         return self._answers.pop(row)
 

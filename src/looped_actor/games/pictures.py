@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from looped_actor.errors import UserError
 from looped_actor.games.boxoban import BoxobanBoard
 from looped_actor.games.boxoban import Cell as BoxobanCell
 from looped_actor.games.catalogue import Board
@@ -67,7 +68,7 @@ def draw(board: Board) -> Drawing:
 def draw_sheet(boards: Sequence[Board], columns: int | None = None) -> Drawing:
     """Several boards side by side."""
     if not boards:
-        raise ValueError("there is no board to draw")
+        raise UserError("there is no board to draw")
     drawings = [draw(board) for board in boards]
     columns = columns or min(len(boards), max(1, round(math.sqrt(len(boards) * 4 / 3))))
     width, height = max(d.width for d in drawings), max(d.height for d in drawings)
@@ -276,7 +277,7 @@ def save(boards: Sequence[Board], path: str | os.PathLike, *, cell: int = 48) ->
     elif path.suffix == ".png":
         text = None
     else:
-        raise ValueError(f"{path}: boards are written as .png or .svg")
+        raise UserError(f"{path}: boards are written as .png or .svg")
     path.parent.mkdir(parents=True, exist_ok=True)
     if text is not None:
         path.write_text(text)
@@ -292,9 +293,9 @@ def save_episode(
 
     path = pathlib.Path(path)
     if path.suffix != ".gif":
-        raise ValueError(f"{path}: an episode is written as .gif")
+        raise UserError(f"{path}: an episode is written as .gif")
     if not boards:
-        raise ValueError("there is no board to draw")
+        raise UserError("there is no board to draw")
     frames = [_image(draw(board), cell) for board in boards]
     # One palette for all frames, or colours flicker; the last frame has colours that the first has not.
     both = Image.new("RGB", (frames[0].width, 2 * frames[0].height))

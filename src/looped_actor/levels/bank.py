@@ -22,6 +22,7 @@ import safetensors.numpy
 from jaxtyping import Array, Int, Shaped, UInt8
 
 from looped_actor.codec import from_json
+from looped_actor.errors import UserError
 from looped_actor.files import reading, write_whole
 from looped_actor.games import LevelError
 from looped_actor.games.catalogue import Board, Game, game_named
@@ -128,7 +129,7 @@ def make_bank(
     check_sides(height, width, name)
     for column, values in columns.items():
         if len(values) != count:
-            raise ValueError(f"column {column!r} has {len(values)} values for {count} levels")
+            raise UserError(f"column {column!r} has {len(values)} values for {count} levels")
     codes = np.full(256, 15, np.uint8)
     codes[list(game.kinds)] = np.arange(len(game.kinds))
     packed = np.empty((count, (height * width + 1) // 2), np.uint8)

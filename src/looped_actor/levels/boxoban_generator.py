@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from looped_actor.compiled import compiled
+from looped_actor.errors import UserError
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.boxoban import solve_cells
@@ -44,22 +45,22 @@ class BoxobanRecipe:
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 64 and 4 <= self.width <= 64):
-            raise ValueError(f"boards of 4x4 to 64x64 are generated, not {self.height}x{self.width}")
+            raise UserError(f"boards of 4x4 to 64x64 are generated, not {self.height}x{self.width}")
         if not 0.1 <= self.floor <= 1:
-            raise ValueError(f"floor is a share of 0.1 to 1, not {self.floor}")
+            raise UserError(f"floor is a share of 0.1 to 1, not {self.floor}")
         if not 0 <= self.direct_share <= 1:
-            raise ValueError(f"direct_share is a share of 0 to 1, not {self.direct_share}")
+            raise UserError(f"direct_share is a share of 0 to 1, not {self.direct_share}")
         cells = int(self.floor * (self.height - 2) * (self.width - 2))
         if not 1 <= self.boxes <= min(255, cells // 3):
-            raise ValueError(
+            raise UserError(
                 f"{self.boxes} boxes; 1 to {min(255, cells // 3)} have room on {cells} cells of floor"
             )
         if not 1 <= self.min_pulls <= self.max_pulls:
-            raise ValueError(
+            raise UserError(
                 f"no number of pulls is at least {self.min_pulls} (or 1) and at most {self.max_pulls}"
             )
         if self.node_limit < 1 or not 0 <= self.seed < 2**63:
-            raise ValueError("node_limit must be at least 1 and seed 0 to 2**63 - 1")
+            raise UserError("node_limit must be at least 1 and seed 0 to 2**63 - 1")
 
 
 def generate_batch(task: tuple[BoxobanRecipe, int]) -> dict[str, np.ndarray]:

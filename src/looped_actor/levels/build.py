@@ -9,6 +9,7 @@ from dataclasses import asdict
 
 import numpy as np
 
+from looped_actor.errors import UserError
 from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Game
 from looped_actor.levels import boxoban_generator, rush_hour_generator
 from looped_actor.levels.bank import LevelBank, make_bank
@@ -40,7 +41,7 @@ def generate(
     """
     wanted = sum(splits.values())
     if wanted < 1 or min(splits.values()) < 0:
-        raise ValueError(f"there is nothing to generate: {dict(splits)}")
+        raise UserError(f"there is nothing to generate: {dict(splits)}")
     game, module = (
         (BOXOBAN, boxoban_generator)
         if isinstance(recipe, BoxobanRecipe)
@@ -63,7 +64,7 @@ def generate(
         if found >= wanted:
             break
         if barren == _SPARSE_BATCHES:
-            raise ValueError(
+            raise UserError(
                 f"found {found} different levels of {wanted}, and none in the last "
                 f"{barren * module.CANDIDATES_PER_BATCH} candidates: ask for fewer, or for other boards"
             )
@@ -94,7 +95,7 @@ def split_at_random(bank: LevelBank, splits: Mapping[str, int], seed: int) -> di
     """Disjoint splits of a bank, drawn without replacement; what is left over is `train`."""
     held_out = sum(splits.values())
     if min(splits.values(), default=0) < 0 or held_out >= len(bank):
-        raise ValueError(f"{dict(splits)} do not leave a level for training out of {len(bank)}")
+        raise UserError(f"{dict(splits)} do not leave a level for training out of {len(bank)}")
     order = np.random.default_rng(seed).permutation(len(bank))
     parts = dict(zip([*splits, "train"], np.split(order, np.cumsum(list(splits.values()))), strict=True))
     return {

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from looped_actor.compiled import compiled
+from looped_actor.errors import UserError
 from looped_actor.games import RushHourBoard
 from looped_actor.processes import Progress, no_progress
 from looped_actor.solvers.rush_hour import Layout, board_of
@@ -74,12 +75,12 @@ def enumerate_positions(
 ) -> Enumeration:
     """Enumerate a board of this size; `progress` is told how many of how many parts are done."""
     if not (3 <= height <= LARGEST_SIDE and 3 <= width <= LARGEST_SIDE):
-        raise ValueError(
+        raise UserError(
             f"boards of 3x3 to {LARGEST_SIDE}x{LARGEST_SIDE} are enumerated, not {height}x{width}"
         )
     red_row = red_row_of(height) if red_row is None else red_row
     if not 0 <= red_row < height:
-        raise ValueError(f"the red car's row {red_row} is not on a board of {height} rows, counted from 0")
+        raise UserError(f"the red car's row {red_row} is not on a board of {height} rows, counted from 0")
     lines = _lines(height, width, red_row)
     counts, puzzles = np.zeros(3, np.int64), []
     parts = [(red, second) for red in range(len(lines[0].mask)) for second in range(len(lines[1].mask))]

@@ -10,6 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from looped_actor.errors import UserError
 from looped_actor.levels import Solutions
 from looped_actor.processes import Progress, no_progress
 from looped_actor.solvers.boxoban import optimal_pushes, possible_pushes
@@ -73,5 +74,5 @@ def guess_accuracy(cells: UInt8[np.ndarray, "n h w"], right: Bool[np.ndarray, "n
             possible = possible_pushes(board)
             chances.append((possible & pushes).sum() / possible.sum())
     if not chances:
-        raise ValueError("no level has a push to guess")
+        raise UserError("no level has a push to guess")
     return float(np.mean(chances))

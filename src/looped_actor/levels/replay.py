@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import UInt8
 
+from looped_actor.errors import UserError
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.catalogue import Board
 from looped_actor.solvers import Slide, SolveStatus, boxoban, rush_hour
@@ -33,5 +34,5 @@ def solution_boards(board: Board) -> list[Board]:
     """All boards of an optimal solution."""
     solution = boxoban.solve(board) if isinstance(board, BoxobanBoard) else rush_hour.solve(board)
     if solution.status is not SolveStatus.SOLVED:
-        raise ValueError(f"this level is {solution.status.words}")
+        raise UserError(f"this level is {solution.status.words}")
     return played(board, solution.moves)

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from looped_actor.compiled import compiled
+from looped_actor.errors import UserError
 from looped_actor.games.rush_hour import Cell
 from looped_actor.levels.random_numbers import below, seeded
 from looped_actor.solvers.rush_hour import most_vehicles
@@ -51,17 +52,17 @@ class RushHourRecipe:
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 8 and 4 <= self.width <= 8):
-            raise ValueError(f"boards of 4x4 to 8x8 are generated, not {self.height}x{self.width}")
+            raise UserError(f"boards of 4x4 to 8x8 are generated, not {self.height}x{self.width}")
         if not 1 <= self.min_moves <= self.max_moves:
-            raise ValueError(f"no length is at least {self.min_moves} (or 1) and at most {self.max_moves}")
+            raise UserError(f"no length is at least {self.min_moves} (or 1) and at most {self.max_moves}")
         most = most_vehicles((self.height, self.width))
         if not 2 <= self.min_vehicles <= self.max_vehicles <= most:
             problem = f"{self.min_vehicles} to {self.max_vehicles} vehicles"
-            raise ValueError(f"{problem}; from 2 to {most} are possible on this board")
+            raise UserError(f"{problem}; from 2 to {most} are possible on this board")
         if not 0 <= self.max_walls <= self.height * self.width // 4:
-            raise ValueError(f"max_walls must be 0 to {self.height * self.width // 4}, not {self.max_walls}")
+            raise UserError(f"max_walls must be 0 to {self.height * self.width // 4}, not {self.max_walls}")
         if self.largest_cluster < 1 or not 0 <= self.seed < 2**63:
-            raise ValueError("largest_cluster must be at least 1 and seed 0 to 2**63 - 1")
+            raise UserError("largest_cluster must be at least 1 and seed 0 to 2**63 - 1")
 
 
 def generate_batch(task: tuple[RushHourRecipe, int]) -> dict[str, np.ndarray]:

@@ -14,6 +14,7 @@ import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
 from looped_actor.codec import from_json
+from looped_actor.errors import UserError
 from looped_actor.files import checksum_of, read_tensors, reading, write_whole
 from looped_actor.games import LevelError, RushHourBoard
 from looped_actor.levels.bank import LevelBank
@@ -63,10 +64,10 @@ class Solutions:
     def __post_init__(self) -> None:
         lengths = {len(values) for values in (self.status, self.nodes, self.move_counts, self.push_counts)}
         if lengths != {self.job.count}:
-            raise ValueError(f"columns of {sorted(lengths)} levels, where {self.job.count} were to be solved")
+            raise UserError(f"columns of {sorted(lengths)} levels, where {self.job.count} were to be solved")
         moves, pushes = self.move_counts.sum(dtype=np.int64), self.push_counts.sum(dtype=np.int64)
         if moves != len(self.all_moves) or pushes != len(self.all_pushes):
-            raise ValueError("not as many moves or pushes as the counts of the levels add up to")
+            raise UserError("not as many moves or pushes as the counts of the levels add up to")
 
     def __len__(self) -> int:
         return len(self.status)

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
+from looped_actor.errors import UserError
 from looped_actor.loop.distributions import Distribution
 
 Readout = Callable[[Float[Array, "b ..."], PyTree], Distribution]
@@ -72,9 +73,9 @@ class _Bounded:
 
     def __post_init__(self) -> None:
         if not self.threshold >= 0:
-            raise ValueError(f"threshold is {self.threshold}; it must be a number of at least 0")
+            raise UserError(f"threshold is {self.threshold}; it must be a number of at least 0")
         if not 1 <= self.min_loops <= self.max_loops:
-            raise ValueError(
+            raise UserError(
                 f"min_loops={self.min_loops} and max_loops={self.max_loops}: "
                 "they must satisfy 1 <= min_loops <= max_loops"
             )
@@ -136,7 +137,7 @@ class FixedLoops:
 
     def __post_init__(self) -> None:
         if self.loops < 1:
-            raise ValueError(f"loops is {self.loops}; it must be at least 1")
+            raise UserError(f"loops is {self.loops}; it must be at least 1")
 
     @property
     def min_loops(self) -> int:

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int, PyTree
 
+from looped_actor.errors import UserError
 from looped_actor.loop.executions import EarlyExit, Execution
 from looped_actor.loop.halting import HaltingRule, PolicyKL, Readout
 from looped_actor.loop.state import LoopProblem, LoopResult, Step
@@ -77,7 +78,7 @@ def with_caps(problem: LoopProblem) -> LoopProblem:
 
 def _check_caps(z0: Array, caps: Array) -> None:
     if caps.shape != z0.shape[:1] or not jnp.issubdtype(caps.dtype, jnp.integer):
-        raise ValueError(
+        raise UserError(
             f"caps has shape {caps.shape} and dtype {caps.dtype}; it must be one integer for each of the "
             f"{z0.shape[0]} examples"
         )
@@ -85,20 +86,20 @@ def _check_caps(z0: Array, caps: Array) -> None:
 
 def _check_shapes(step: Step, z0: Array, x: PyTree, expected_loops: Array | None) -> None:
     if z0.ndim == 0 or z0.shape[0] == 0:
-        raise ValueError(f"z0 has shape {z0.shape}; it needs a batch axis with at least one example")
+        raise UserError(f"z0 has shape {z0.shape}; it needs a batch axis with at least one example")
     if not jnp.issubdtype(z0.dtype, jnp.floating):
-        raise ValueError(f"z0 is {z0.dtype}; a latent must be of a floating type")
+        raise UserError(f"z0 is {z0.dtype}; a latent must be of a floating type")
     batch = z0.shape[0]
     for path, leaf in jax.tree_util.tree_leaves_with_path((x, expected_loops)):
         if leaf.shape[:1] != (batch,):
             name = "x" if path[0].idx == 0 else "expected_loops"
             where = name + jax.tree_util.keystr(path[1:])
-            raise ValueError(
+            raise UserError(
                 f"{where} has shape {leaf.shape}, but z0 has {batch} examples; "
                 "every leaf needs them as its first axis"
             )
     out = jax.eval_shape(step, z0, x)
     if not isinstance(out, jax.ShapeDtypeStruct) or (out.shape, out.dtype) != (z0.shape, z0.dtype):
-        raise ValueError(
+        raise UserError(
             f"step returned {out}; it must return a latent like z0, of shape {z0.shape} and dtype {z0.dtype}"
         )

@@ -6,6 +6,7 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
+from looped_actor.errors import UserError
 from looped_actor.loop import Distribution, HaltingRule, LoopResult, OpenLoop, Start, starting_of
 from looped_actor.models.heads import PolicyHead, ValueHead
 from looped_actor.models.looped import LoopedTrunk, Trunk
@@ -155,4 +156,4 @@ class ActorCritic(_Thinker):
 def _check_widths(**parts: Any) -> None:
     widths = {name: part.width for name, part in parts.items()}
     if len(set(widths.values())) > 1:
-        raise ValueError(f"the parts of an actor must share one width, but have {widths}")
+        raise UserError(f"the parts of an actor must share one width, but have {widths}")

@@ -5,6 +5,7 @@ from typing import get_args
 
 from flax import nnx
 
+from looped_actor.errors import UserError
 from looped_actor.loop import Carried, FixedLoops, FixedStart, HaltingRule, PolicyKL, Start
 from looped_actor.models.actor import Actor, ActorCritic, PolicyModel
 from looped_actor.models.drc import DRC, DRCConfig
@@ -80,7 +81,7 @@ class RepeatedConvLSTM:
     def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
         """Make the net. The core's shape is not used."""
         if task.grid is None:
-            raise ValueError("DRC needs a board to convolve; this task observes vectors")
+            raise UserError("DRC needs a board to convolve; this task observes vectors")
         return DRC(self.config, task.planes, task.grid, task.actions, rngs=rngs)
 
 
@@ -96,7 +97,7 @@ class Perceptron:
     def build(self, task: Task, core: CoreConfig, rngs: nnx.Rngs) -> PolicyModel:
         """Make the net. The core's shape is not used."""
         if task.grid is not None:
-            raise ValueError("the arm mlp reads vectors; this task observes a board")
+            raise UserError("the arm mlp reads vectors; this task observes a board")
         return MLPActor(task.size, task.actions, self.hidden, task.differences, rngs=rngs)
 
 

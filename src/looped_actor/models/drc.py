@@ -15,6 +15,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.loop import Categorical, HaltingRule, LoopResult
 from looped_actor.models.actor import ActorCriticOutput
 from looped_actor.models.layers import Grid, fan_in_init
@@ -97,7 +98,7 @@ class DRC(nnx.Module):
     ) -> ActorCriticOutput:
         """Decide for a batch of boards. A tick counts as a loop; nothing halts."""
         if observation.shape[1:] != (*self.grid, self.planes):
-            raise ValueError(
+            raise UserError(
                 f"boards of shape {observation.shape[1:]} (rows, columns, planes); "
                 f"this DRC was made for {(*self.grid, self.planes)}: its dense layer fits one board size"
             )

@@ -10,6 +10,7 @@ from flax import nnx
 from jaxtyping import Array, Float
 
 from looped_actor.checks import at_least_one, within
+from looped_actor.errors import UserError
 from looped_actor.models.layers import (
     OURS,
     Attention,
@@ -49,11 +50,11 @@ class CoreConfig:
         at_least_one(self, "width", "heads", "hidden_multiple")
         within(self, 1, MOST_LAYERS, "layers")
         if self.width % self.heads:
-            raise ValueError(f"width {self.width} is not divisible by {self.heads} heads")
+            raise UserError(f"width {self.width} is not divisible by {self.heads} heads")
         if not self.expansion > 0:
-            raise ValueError(f"expansion is {self.expansion}; it must be positive")
+            raise UserError(f"expansion is {self.expansion}; it must be positive")
         if self.compute_dtype not in ("float32", "bfloat16"):
-            raise ValueError(f"compute_dtype is {self.compute_dtype!r}; it is float32 or bfloat16")
+            raise UserError(f"compute_dtype is {self.compute_dtype!r}; it is float32 or bfloat16")
 
     @property
     def hidden(self) -> int:
@@ -132,7 +133,7 @@ class FPRMCore(nnx.Module):
         alpha_1, beta_1, alpha_2, beta_2 = (s.astype(z.dtype) for s in self.scaling)
         if self.convolution is not None:
             if grid is None:
-                raise ValueError(
+                raise UserError(
                     "this core has a grid convolution: pass grid=(rows, columns), "
                     "or make it with CoreConfig(convolution=False) where there is no board"
                 )

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
+from looped_actor.errors import UserError
 from looped_actor.loop.hardware import device
 
 Grid = tuple[int, int]
@@ -36,7 +37,7 @@ class InitialWeights:
 
     def __post_init__(self) -> None:
         if self.token_deviation is not None and not self.token_deviation > 0:
-            raise ValueError(f"token_deviation is {self.token_deviation}; it must be positive")
+            raise UserError(f"token_deviation is {self.token_deviation}; it must be positive")
 
     def kernel(self, key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
         """A matrix of the core."""

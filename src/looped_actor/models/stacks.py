@@ -11,6 +11,7 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
 
+from looped_actor.errors import UserError
 from looped_actor.loop import LoopResult, Memory
 from looped_actor.models.fprm import CoreConfig, FPRMCore
 from looped_actor.models.looped import LoopedTrunk, ReadLatent, latent_start, start_like
@@ -24,7 +25,7 @@ class Stack(nnx.Module):
 
     def __init__(self, config: CoreConfig, copies: int, *, rngs: nnx.Rngs):
         if copies < 1:
-            raise ValueError(f"copies is {copies}; it must be at least 1")
+            raise UserError(f"copies is {copies}; it must be at least 1")
         self.width, self.copies = config.width, copies
 
         @nnx.split_rngs(splits=copies)

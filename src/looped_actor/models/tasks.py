@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 from flax import nnx
 
+from looped_actor.errors import UserError
 from looped_actor.models.fprm import CoreConfig
 from looped_actor.models.heads import CellLogits, GaussianMean, PolicyHead, ReadoutLogits
 from looped_actor.models.layers import Grid
@@ -35,7 +36,7 @@ class PuzzleTask:
 
     def __post_init__(self) -> None:
         if (self.board_actions > 0) == (self.cell_actions > 0):
-            raise ValueError("a puzzle has either board_actions or cell_actions")
+            raise UserError("a puzzle has either board_actions or cell_actions")
 
     @property
     def features(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
+from looped_actor.errors import UserError
 from looped_actor.models.layers import OURS, Grid, InitialWeights, fan_in_init
 
 
@@ -111,9 +112,7 @@ class PlanesTokenizer(_LinearTokenizer):
         """`[b, rows, columns, planes]` to `1 + rows x columns` tokens."""
         batch, rows, columns, planes = observation.shape
         if planes != self.planes:
-            raise ValueError(
-                f"the observation has {planes} planes; this tokenizer was made for {self.planes}"
-            )
+            raise UserError(f"the observation has {planes} planes; this tokenizer was made for {self.planes}")
         geometry = cell_geometry((rows, columns)).astype(observation.dtype)
         geometry = jnp.broadcast_to(geometry, (batch, *geometry.shape))
         cells = self.encoder(jnp.concatenate([observation, geometry], axis=-1))
@@ -132,7 +131,7 @@ class VectorTokenizer(_LinearTokenizer):
     def __call__(self, observation: Float[Array, "b n"]) -> Tokens:
         """`[b, n]` to `1 + n` tokens."""
         if observation.shape[-1] != self.size:
-            raise ValueError(
+            raise UserError(
                 f"the observation has {observation.shape[-1]} scalars; "
                 f"this tokenizer was made for {self.size}"
             )
@@ -191,6 +190,6 @@ def state_and_goal(
     """State and goal as rows, if they are of that size; with `differences`, how far apart they are, too."""
     for name, value in observation._asdict().items():
         if value.shape[-1] != size:
-            raise ValueError(f"the {name} has {value.shape[-1]} scalars; this net was made for {size}")
+            raise UserError(f"the {name} has {value.shape[-1]} scalars; this net was made for {size}")
     apart = [jnp.abs(observation.state - observation.goal)] if differences else []
     return jnp.stack([*observation, *apart], axis=1)

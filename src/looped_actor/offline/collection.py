@@ -21,6 +21,7 @@ import safetensors.numpy
 from numpy.lib import format as npy
 
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.files import writing
 from looped_actor.offline.ogbench import ACTIONS, KINDS, WORLDS, dataset_name, episode_seed, make_world
 from looped_actor.processes import Arrays, Progress, forget, no_progress, run_batches
@@ -54,11 +55,11 @@ class CollectionJob:
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")
         if self.kind not in KINDS:
-            raise ValueError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
+            raise UserError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
         if self.world not in WORLDS:
-            raise ValueError(f"there is no world {self.world!r}; there are {', '.join(WORLDS)}")
+            raise UserError(f"there is no world {self.world!r}; there are {', '.join(WORLDS)}")
         if self.seed < 0:
-            raise ValueError(f"seed is {self.seed}; it must be at least 0")
+            raise UserError(f"seed is {self.seed}; it must be at least 0")
 
     @property
     def train_episodes(self) -> int:
@@ -100,7 +101,7 @@ def collect(
     parts = folder / f"{job.name}.parts"
     for path in (train, held_out):
         if path.exists() and not parts.exists():  # else this job was interrupted when it was nearly done
-            raise ValueError(f"{path} is there already; move it away, or collect into another folder")
+            raise UserError(f"{path} is there already; move it away, or collect into another folder")
     folder.mkdir(parents=True, exist_ok=True)
     # Numbers below zero are held out. More transitions of a seed are more of the same.
     numbers = [*range(-job.held_out_episodes, 0), *range(job.train_episodes)]
@@ -128,7 +129,7 @@ def collect_episode(job: EpisodeJob) -> Arrays:
             episode = _play(job.world, job.kind, seed, job.transitions + 1)
             if job.world != "scene" or _cube_in_sight(episode["qpos"]):
                 return episode
-        raise ValueError(f"{job}: in none of 100 attempts did the cube stay in sight")
+        raise UserError(f"{job}: in none of 100 attempts did the cube stay in sight")
     finally:
         np.random.set_state(before)
 
@@ -234,7 +235,7 @@ def download(world: str, folder: pathlib.Path, kind: str = "play") -> tuple[path
     try:
         download_datasets([name], str(folder))
     except OSError as error:
-        raise ValueError(
+        raise UserError(
             f"{name} cannot be fetched ({error}); without a network, make a dataset: "
             f"looped-actor ogbench collect {world} --kind {kind}"
         ) from None

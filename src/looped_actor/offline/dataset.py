@@ -18,6 +18,7 @@ from jaxtyping import Array, Int, Shaped
 from numpy.lib import format as npy
 
 from looped_actor.checks import shown
+from looped_actor.errors import UserError
 from looped_actor.files import MOST_TENSOR_BYTES, FileError, file_checksum, reading, writing
 
 _ROWS_AT_ONCE = 100_000
@@ -87,9 +88,9 @@ def _check_size(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
         shape, _, dtype = header[version](file)
         announced = file.tell() + math.prod(shape) * dtype.itemsize
     if announced != member.file_size:
-        raise ValueError(f"{member.filename} announces {announced:,} bytes and has {member.file_size:,}")
+        raise UserError(f"{member.filename} announces {announced:,} bytes and has {member.file_size:,}")
     if member.file_size > MOST_TENSOR_BYTES or member.file_size > 2**30 + 100 * member.compress_size:
-        raise ValueError(f"{member.filename} unpacks to {member.file_size:,} bytes: no data is like that")
+        raise UserError(f"{member.filename} unpacks to {member.file_size:,} bytes: no data is like that")
 
 
 def from_ogbench(dataset: Mapping[str, np.ndarray], name: str = "dataset") -> Dataset:

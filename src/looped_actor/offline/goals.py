@@ -14,6 +14,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Int, Key, UInt32
 
+from looped_actor.errors import UserError
 from looped_actor.offline.dataset import EpisodeIndex
 
 
@@ -33,7 +34,7 @@ class GoalSampling:
     def __post_init__(self) -> None:
         shares = (self.current, self.future, self.random)
         if min(shares) < 0 or not math.isclose(sum(shares), 1, abs_tol=1e-6):
-            raise ValueError(f"shares of goals are {shares}; they must be at least 0 and sum to 1")
+            raise UserError(f"shares of goals are {shares}; they must be at least 0 and sum to 1")
 
 
 class Drawn(NamedTuple):

@@ -9,6 +9,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Bool, Float, Int
 
+from looped_actor.errors import UserError
+
 GRADED = {
     "cube-double": ("08 cm aside", "25 cm aside", "on the other"),
     "puzzle-3x3": ("1 press", *(f"{presses} presses" for presses in range(2, 8))),
@@ -33,7 +35,7 @@ def graded_task(world: str, name: str, seed: int) -> dict[str, Any]:
     goals, chance = GRADED.get(world, ()), np.random.default_rng(seed)
     if name not in goals:
         known = ", ".join(repr(goal) for goal in goals) or f"only {' and '.join(GRADED)} have any"
-        raise ValueError(f"{world} has no goal {name!r} by distance: {known}")
+        raise UserError(f"{world} has no goal {name!r} by distance: {known}")
     if world == "puzzle-3x3":
         start = chance.integers(0, 2, SIDE**2)
         buttons = chance.permutation(SIDE**2)[: int(name.split()[0])]

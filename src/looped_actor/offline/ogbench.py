@@ -11,6 +11,7 @@ from typing import Any, get_args
 import numpy as np
 from jaxtyping import Float
 
+from looped_actor.errors import UserError
 from looped_actor.names import DataKind, WorldName
 from looped_actor.offline.graded import graded_task
 
@@ -38,17 +39,17 @@ def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
       options: those of OGBench.
     """
     if world not in WORLDS:
-        raise ValueError(f"there is no world {world!r}; there are {', '.join(WORLDS)}")
+        raise UserError(f"there is no world {world!r}; there are {', '.join(WORLDS)}")
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
         chosen = os.environ.setdefault("MUJOCO_GL", "egl" if pictures else "disable")
         if pictures and chosen == "disable":
-            raise ValueError(
+            raise UserError(
                 "MuJoCo was started without pictures here: set MUJOCO_GL=egl before, or film in a new process"
             )
     try:
         import ogbench
     except ImportError as error:
-        raise ValueError(
+        raise UserError(
             f"{world} needs OGBench and MuJoCo ({error}): pip install 'looped-actor[ogbench]'"
         ) from None
     # OGBench makes its spaces anew whenever it is asked for them, and Gymnasium warns each time.

@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 
 from looped_actor.checks import brief, shown
 from looped_actor.devices import mesh_of
+from looped_actor.errors import UserError
 
 GIB = 2**30
 
@@ -87,7 +88,7 @@ class Topology:
         found = re.fullmatch(r"\d{1,4}(x\d{1,4}){0,2}", sides if colon else "1")
         if kind not in CHIPS or found is None or "0" in sides.split("x"):
             kinds = ", ".join(CHIPS)
-            raise ValueError(
+            raise UserError(
                 f"topology {shown(text)}: give KIND:SIDES with a kind of {kinds}, as v5e:16x16, v5p:2x2x1 "
                 "or h100:8"
             )
@@ -127,7 +128,7 @@ class Topology:
         try:
             described = topologies.get_topology_desc(platform=platform, topology_name=name, **more)
         except Exception as error:  # a library's own, of any class
-            raise ValueError(
+            raise UserError(
                 f"topology {self.name}: the compiler knows no such one ({brief(error)})"
             ) from None
         return mesh_of(described.devices)
@@ -135,4 +136,4 @@ class Topology:
 
 def _need(module: str, package: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise ValueError(f"{module} is not installed, which compiles for these chips: pip install {package}")
+        raise UserError(f"{module} is not installed, which compiles for these chips: pip install {package}")

@@ -8,6 +8,7 @@ from typing import Any
 import yaml
 
 from looped_actor.checks import shown
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 
 CARD_FILE = "README.md"
@@ -70,7 +71,7 @@ def read_card(folder: pathlib.Path) -> Card | None:
         interval = known.get("interval_95")
         return Card(**{**known, "interval_95": interval and tuple(interval)})
     except (yaml.YAMLError, KeyError, TypeError) as error:
-        raise ValueError(f"{file}: its front matter is damaged ({shown(str(error))})") from None
+        raise UserError(f"{file}: its front matter is damaged ({shown(str(error))})") from None
 
 
 def _results(card: Card) -> list[dict[str, Any]]:

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from looped_actor.configs.runs import CONFIG_FILE, read_config
+from looped_actor.errors import UserError
 from looped_actor.policies.shelf import located
 from looped_actor.runs.base import Build, Own
 from looped_actor.runs.folder import fingerprint_of, read_run
@@ -59,7 +60,7 @@ def policy_at(folder: pathlib.Path, checkpoint: str | None = None, own: Own | No
     if checkpoint is None and finished is not None:
         return load_policy(folder, own and own.build, own and own.env)
     if finished == folder:
-        raise ValueError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
+        raise UserError(f"{folder} is a finished policy and has no checkpoints; give the folder of its run")
     config = read_run(folder)
     checkpoints = Checkpoints(
         folder / CHECKPOINTS_FOLDER, fingerprint_of(folder), read_only=True, best_by=config.best_by
@@ -82,8 +83,8 @@ def _iteration(checkpoints: Checkpoints, checkpoint: str) -> int | None:
         return None
     if checkpoint == "best":
         if checkpoints.best is None:
-            raise ValueError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
+            raise UserError(f"{checkpoints.folder}: no checkpoint was evaluated yet; give latest")
         return checkpoints.best
     if not checkpoint.isdecimal():
-        raise ValueError(f"checkpoint {checkpoint!r}: it must be best, latest or an iteration")
+        raise UserError(f"checkpoint {checkpoint!r}: it must be best, latest or an iteration")
     return int(checkpoint)

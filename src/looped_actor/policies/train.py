@@ -9,6 +9,7 @@ from jax.sharding import Mesh
 
 from looped_actor.configs.runs import CONFIG_FILE, RunConfig
 from looped_actor.devices import all_devices
+from looped_actor.errors import UserError
 from looped_actor.files import check_writable
 from looped_actor.policies.load import policy_at
 from looped_actor.runs.base import Build, Own
@@ -52,11 +53,11 @@ def train(
     check_writable(folder)
     folder, own = pathlib.Path(folder), None if build is None else Own(build, env)
     if not run_of(config, folder, own=own).makes_policy:
-        raise ValueError(f"{config.title}: no policy comes of that; train it with `looped-actor train`")
+        raise UserError(f"{config.title}: no policy comes of that; train it with `looped-actor train`")
     if is_begun(folder):
         there = read_run(folder)
         if run_of(config, folder, own=own).completed() != there:
-            raise ValueError(
+            raise UserError(
                 f"{folder} is the folder of a run with another configuration: give another folder, or the "
                 f"configuration in its {CONFIG_FILE}"
             )

@@ -19,6 +19,7 @@ from looped_actor.analysis.plan_probes import analyse_probes
 from looped_actor.analysis.requests import CapsRequest, DifficultyRequest, HistogramRequest, ProbeRequest
 from looped_actor.analysis.study import Stage, quietly
 from looped_actor.analysis.tables import Row, write_table
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 from looped_actor.levels import generate, write_bank
 from looped_actor.names import PUZZLES
@@ -115,17 +116,17 @@ class Artifact:
           most_loops: arms that always loop more often than this are left out.
         """
         if seeds is not None and seeds < 1:
-            raise ValueError(f"seeds is {seeds}; it must be at least 1")
+            raise UserError(f"seeds is {seeds}; it must be at least 1")
         for task in tasks:
             if task not in self.tasks + self.also:
-                raise ValueError(
+                raise UserError(
                     f"{self.id} does not show {task}; it can show {', '.join(self.tasks + self.also)}"
                 )
         for arm in arms:
             if arm not in self.arms:
-                raise ValueError(f"{self.id} does not compare {arm}; it compares {', '.join(self.arms)}")
+                raise UserError(f"{self.id} does not compare {arm}; it compares {', '.join(self.arms)}")
         if arms and self.analyse is not None and "looped" not in arms:
-            raise ValueError(f"{self.id} looks at loops: looped must be among its arms")
+            raise UserError(f"{self.id} looks at loops: looped must be among its arms")
         chosen = [arm for arm in arms or self.arms if not _more_loops(arm, most_loops)]
         return [
             RunKey(task, learner if task in PUZZLES else "gciql", arm, seed)
@@ -190,7 +191,7 @@ def _made_of(artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: 
 def _checksum(folder: pathlib.Path) -> str:
     policy = finished_policy(folder)
     if policy is None:
-        raise ValueError(f"{folder}: this run is not finished")
+        raise UserError(f"{folder}: this run is not finished")
     return hashlib.sha256((policy / WEIGHTS_FILE).read_bytes()).hexdigest()[:24]
 
 
@@ -378,5 +379,5 @@ ARTIFACTS = {
 def artifact_named(name: str) -> Artifact:
     """An artifact, or an error that names all of them."""
     if name not in ARTIFACTS:
-        raise ValueError(f"there is no {name!r} in the paper; there are {', '.join(ARTIFACTS)}")
+        raise UserError(f"there is no {name!r} in the paper; there are {', '.join(ARTIFACTS)}")
     return ARTIFACTS[name]

@@ -25,6 +25,7 @@ from looped_actor.analysis.drawing import (
 from looped_actor.analysis.histogram import HISTOGRAM
 from looped_actor.analysis.plan_probes import PROBES
 from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.errors import UserError
 from looped_actor.reproduction.seeds import ends_table, percent
 
 
@@ -34,7 +35,7 @@ def draw_folder(folder: pathlib.Path) -> dict[str, str]:
     there = [path for path in tables if path.is_file()]
     if not there:
         names = ", ".join(path.name for path in tables)
-        raise ValueError(f"{folder} holds none of the tables that are drawn: {names}")
+        raise UserError(f"{folder} holds none of the tables that are drawn: {names}")
     return {path.stem: draw_table(path, FIGURES[path.stem]) for path in there}
 
 

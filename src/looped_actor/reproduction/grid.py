@@ -15,6 +15,7 @@ from looped_actor.codec import field_paths, field_value, key_of, replaced, to_js
 from looped_actor.configs.presets import STUDY_EVALUATIONS, preset
 from looped_actor.configs.runs import CONFIG_FILE, RunConfig, config_from, read_config
 from looped_actor.devices import start_devices
+from looped_actor.errors import UserError
 from looped_actor.files import held
 from looped_actor.names import PUZZLES, Scale
 from looped_actor.processes import Job, Standing
@@ -174,7 +175,7 @@ def _check_same(config: RunConfig, folder: pathlib.Path) -> None:
     for path in field_paths(config):
         was, wanted = field_value(begun, path), field_value(config, path)
         if was != wanted:
-            raise ValueError(
+            raise UserError(
                 f"{folder} was begun with {path} = {was}, and {wanted} is asked for now: ask for the same as "
                 "before, or give another folder with --out"
             )

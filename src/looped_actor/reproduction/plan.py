@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from looped_actor.checks import above_zero
 from looped_actor.configs.runs import RunConfig
+from looped_actor.errors import UserError
 from looped_actor.models.tasks import TASKS
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
 from looped_actor.runs.kinds import run_of
@@ -31,7 +32,7 @@ class Accelerator(NamedTuple):
     def rate(self) -> float:
         """FLOP/s that are reached."""
         if self.name not in PEAK_FLOPS:
-            raise ValueError(f"there is no figure for {self.name!r}; there are {', '.join(PEAK_FLOPS)}")
+            raise UserError(f"there is no figure for {self.name!r}; there are {', '.join(PEAK_FLOPS)}")
         above_zero(self, "utilisation")
         return PEAK_FLOPS[self.name] * self.utilisation
 

@@ -14,6 +14,7 @@ from markdown_it import MarkdownIt
 
 from looped_actor.analysis.drawing import ARMS, TITLES
 from looped_actor.analysis.tables import Row, of, read_table
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 from looped_actor.reproduction.artifacts import ARTIFACTS, ARTIFACTS_FOLDER, Artifact, assemble_again, made_of
 from looped_actor.reproduction.seeds import percent, verdict
@@ -27,7 +28,7 @@ def write_report(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
     """Put the tables of a study's folder together once more, draw them, and write the report."""
     made = {out: made_of(out) for out in sorted((folder / ARTIFACTS_FOLDER).glob("*")) if made_of(out)}
     if not made:
-        raise ValueError(
+        raise UserError(
             f"{folder}: nothing was made here yet; `looped-actor reproduce run ID --out {folder}` does it"
         )
     for out, about in made.items():

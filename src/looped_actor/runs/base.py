@@ -18,6 +18,7 @@ from jaxtyping import Array, PyTree
 from looped_actor.algorithms import Weights, first_memory, no_statistics
 from looped_actor.codec import to_json
 from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.errors import UserError
 from looped_actor.files import UNFINISHED, read_json, write_whole
 from looped_actor.loop import Packed, starting_of
 from looped_actor.models.cost import (
@@ -127,12 +128,12 @@ class Run(abc.ABC):
     @property
     def puzzle(self) -> "PuzzleRun":
         """The same, if it plays a puzzle; otherwise an error."""
-        raise ValueError(f"{self.folder} is of {self.config.task}: this is for puzzles")
+        raise UserError(f"{self.folder} is of {self.config.task}: this is for puzzles")
 
     @property
     def control(self) -> "ControlRun":
         """The same, if it plays OGBench's worlds; otherwise an error."""
-        raise ValueError(f"{self.folder} is of {self.config.task}: this is for OGBench's worlds")
+        raise UserError(f"{self.folder} is of {self.config.task}: this is for OGBench's worlds")
 
     def build(self, rngs: nnx.Rngs) -> Any:
         """The policy's net, with new weights."""
@@ -207,7 +208,7 @@ class Run(abc.ABC):
             return read_json(note) == to_json(self.recipe)
         there = self.material.iterdir() if self.material.exists() else ()
         if not all(path.name.endswith(UNFINISHED) for path in there):
-            raise ValueError(
+            raise UserError(
                 f"{self.material} is there, and not from a run that was begun: move it away, or give "
                 "another folder"
             )
@@ -225,7 +226,7 @@ class Run(abc.ABC):
 
     def planned_programs(self) -> dict[str, Planned]:
         """What runs on the devices, from shapes alone: to be compiled for devices that need not be here."""
-        raise ValueError(f"{self.config.task} is a world of your own: plans are made of the paper's tasks")
+        raise UserError(f"{self.config.task} is a world of your own: plans are made of the paper's tasks")
 
     @abc.abstractmethod
     def evaluate(self, state: Any) -> Mapping[str, Any]:

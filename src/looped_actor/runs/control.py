@@ -18,6 +18,7 @@ from looped_actor.configs.provenance import SPLITS, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import OfflineConfig
 from looped_actor.devices import all_devices, on_one_device
+from looped_actor.errors import UserError
 from looped_actor.evaluation.values import value_facts
 from looped_actor.evaluation.worlds import WorldPlayer, world_summary
 from looped_actor.files import file_checksum, write_whole
@@ -153,12 +154,12 @@ class ControlRun(Run):
             return None
         path, expected = self._critics_path, read_provenance(self.folder).get("critics")
         if not path.is_file():
-            raise ValueError(
+            raise UserError(
                 f"{self.config.critics}: there is no {CRITICS_FILE} in it; a run on {self.config.task} that "
                 "learns its critics writes it when it ends"
             )
         if expected and _checksum(path) != expected:
-            raise ValueError(f"{path}: these are not the critics that the run began with")
+            raise UserError(f"{path}: these are not the critics that the run began with")
         return fitted(self.judges_like, read_weights(path, CRITICS_FORMAT), path)
 
     @property
@@ -285,7 +286,7 @@ class ControlRun(Run):
             request.refuse("--graded has goals of its own", "tasks")
         halting = policy.rule(request)
         if request.graded and self.config.task not in GRADED:
-            raise ValueError(f"{self.config.task} has no goals by distance; {' and '.join(GRADED)} have")
+            raise UserError(f"{self.config.task} has no goals by distance; {' and '.join(GRADED)} have")
         tasks = GRADED[self.config.task] if request.graded else request.tasks or TASKS
         asked: Any = {"tasks": tasks, "workers": request.workers, "halting": halting}
         asked |= {"starting": policy.starting, "deviation": request.deviation}
@@ -302,7 +303,7 @@ class ControlRun(Run):
     def program(self, board: tuple[int, int] | None = None) -> Program:
         """What an exported policy reads and returns."""
         if board is not None:
-            raise ValueError(f"{self.config.task} has no board: leave --board out")
+            raise UserError(f"{self.config.task} has no board: leave --board out")
 
         def outputs(decision: Any) -> dict[str, Array]:
             mean = decision.distribution.mean

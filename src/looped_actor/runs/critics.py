@@ -6,6 +6,7 @@ from typing import Any
 
 from flax import nnx
 
+from looped_actor.errors import UserError
 from looped_actor.models.cost import count_parameters
 from looped_actor.runs.base import Counted
 from looped_actor.runs.control import CRITICS_FILE, VALUE_PASSES, ControlRun
@@ -28,7 +29,7 @@ class CriticsRun(ControlRun):
 
     def build(self, rngs: nnx.Rngs) -> Any:
         """There is none: an error that says so."""
-        raise ValueError(
+        raise UserError(
             f"{self.folder}: this is of critics alone, and there is no policy in it; `looped-actor train "
             f"{self.config.task} --critics RUN` learns one from the {CRITICS_FILE} of such a run"
         )

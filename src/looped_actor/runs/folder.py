@@ -18,6 +18,7 @@ from looped_actor.configs.runs import (
     read_config,
     write_config,
 )
+from looped_actor.errors import UserError
 from looped_actor.files import held, read_json, sweep, write_whole
 from looped_actor.processes import Progress, no_progress
 from looped_actor.runs.base import Own, Run
@@ -74,7 +75,7 @@ def _in_first_process(folder: pathlib.Path, work: Callable[[], None]) -> None:
 
 def _begin(config: RunConfig, folder: pathlib.Path, progress: Progress, own: Own | None) -> None:
     if is_begun(folder):
-        raise ValueError(
+        raise UserError(
             f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
             "for a new one give another folder with --out"
         )
@@ -98,7 +99,7 @@ def _prepare(run: Run, progress: Progress) -> None:
 def read_run(folder: pathlib.Path) -> RunConfig:
     """The configuration of a run that was begun."""
     if not (folder / CONFIG_FILE).is_file():
-        raise ValueError(f"{folder} is not the folder of a run: there is no {CONFIG_FILE} in it")
+        raise UserError(f"{folder} is not the folder of a run: there is no {CONFIG_FILE} in it")
     return read_config(folder / CONFIG_FILE)
 
 

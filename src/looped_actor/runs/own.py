@@ -20,6 +20,7 @@ from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import OwnConfig
 from looped_actor.envs import Environment
 from looped_actor.envs.spaces import Actions, Observations, check_head, spaces_of
+from looped_actor.errors import UserError
 from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_gymnasium
 from looped_actor.evaluation.facts import summary
 from looped_actor.evaluation.levels import LevelPlayer, Played
@@ -36,16 +37,16 @@ def read_code(file: pathlib.Path) -> Any:
     name = OWN_CODE + file.stem
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
-        raise ValueError(f"--code {file}: there is no such Python file")
+        raise UserError(f"--code {file}: there is no such Python file")
     module = importlib.util.module_from_spec(spec)
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
     except SyntaxError as error:
-        raise ValueError(f"--code {error.filename}, line {error.lineno}: {error.msg}") from None
+        raise UserError(f"--code {error.filename}, line {error.lineno}: {error.msg}") from None
     for wanted in ("env", "build"):
         if not hasattr(module, wanted):
-            raise ValueError(f"--code {file}: there is no `{wanted}` in it")
+            raise UserError(f"--code {file}: there is no `{wanted}` in it")
     return module
 
 
@@ -58,7 +59,7 @@ class OwnRun(OnlineRun):
     @property
     def _code(self) -> Own:
         if self.own is None:
-            raise ValueError(
+            raise UserError(
                 f"{self.folder} is of a world of your own, {self.config.task!r}: its net is code, which no "
                 "file holds. Give its build function (in Python) or --code FILE.py (to a command that has it)"
             )
@@ -68,21 +69,21 @@ class OwnRun(OnlineRun):
         """The environment in JAX, or a new vector environment of Gymnasium."""
         env = self._code.env
         if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
-            raise ValueError(
+            raise UserError(
                 "an environment of Gymnasium cannot be trained and evaluated on at once: as env, give a "
                 "function that makes it, such as lambda: gymnasium.make_vec(...)"
             )
         if env is None:
-            raise ValueError(f"{self.config.task!r} is a world of your own: give its environment as env")
+            raise UserError(f"{self.config.task!r} is a world of your own: give its environment as env")
         made = env() if isinstance(env, type) or (callable(env) and not isinstance(env, Environment)) else env
         if not isinstance(made, Environment | gymnasium.vector.VectorEnv):
-            raise ValueError(
+            raise UserError(
                 f"env is of type {type(made).__name__}: it must have reset, step, observe, time_limit and "
                 "num_actions as `looped_actor.Environment` says, or be a function that makes a vector "
                 "environment of Gymnasium"
             )
         if not isinstance(made, gymnasium.vector.VectorEnv) and jax.tree_util.all_leaves([made]):
-            raise ValueError(
+            raise UserError(
                 f"JAX does not know how to pass a {type(made).__name__} to compiled functions: decorate the "
                 "class with @jax.tree_util.register_static, or with register_dataclass if it holds arrays"
             )
@@ -115,7 +116,7 @@ class OwnRun(OnlineRun):
         """What the environment shows and takes, as the configuration says."""
         observations, actions = self.config.observations, self.config.actions
         if observations is None or actions is None:
-            raise ValueError(f"{self.folder}: its config.json says nothing of observations or actions")
+            raise UserError(f"{self.folder}: its config.json says nothing of observations or actions")
         return observations, actions
 
     @property
@@ -164,7 +165,7 @@ class OwnRun(OnlineRun):
     def program(self, board: tuple[int, int] | None = None) -> Program:
         """What an exported policy reads and returns."""
         if board is not None:
-            raise ValueError("boards of other sizes are for puzzles: leave --board out")
+            raise UserError("boards of other sizes are for puzzles: leave --board out")
 
         def outputs(decision: Any) -> dict[str, Array]:
             policy = decision.distribution
@@ -186,7 +187,7 @@ def _check_net(run: OwnRun) -> None:
     decide: Any = lambda weights, seen: deciding(run.definition, weights)(seen)  # noqa: E731
     decision: Any = jax.eval_shape(decide, run.weights_like, run.observations(1))
     if getattr(decision, "value", None) is None:
-        raise ValueError("PPO needs a value beside the policy: let build return an ActorCritic")
+        raise UserError("PPO needs a value beside the policy: let build return an ActorCritic")
     check_head(decision.distribution, run.spaces[1])
 
 

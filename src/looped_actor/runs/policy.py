@@ -192,7 +192,7 @@ class Policy:
         if not changes:
             return None
         if self.halting is None:
-            raise ValueError(f"{self.config.arm} does not loop: its depth cannot be changed")
+            raise UserError(f"{self.config.arm} does not loop: its depth cannot be changed")
         if isinstance(self.halting, FixedLoops) and changes.keys() == {"max_loops"}:
             return FixedLoops(changes["max_loops"])
         rule: Any = self.halting
@@ -207,7 +207,7 @@ class Policy:
         if starting is None or starting == self.starting:
             return self
         if self.halting is None:
-            raise ValueError(f"{self.config.arm} does not loop: there is no thought to start elsewhere")
+            raise UserError(f"{self.config.arm} does not loop: there is no thought to start elsewhere")
         other = copy.copy(self)
         other.starting = starting
         return other
@@ -340,7 +340,7 @@ def _check_memory(memory: Any, observation: PyTree) -> None:
     """Raise an error if it is not what an earlier call of as many episodes returned."""
     rows = len(jax.tree.leaves(observation)[0])
     if memory is not None and not (isinstance(memory, Memory) and np.shape(memory.fresh) == (rows,)):
-        raise ValueError(f"memory must be what the last call for the same {rows} episodes returned, or None")
+        raise UserError(f"memory must be what the last call for the same {rows} episodes returned, or None")
 
 
 def _batched(leaf: Any, one: jax.ShapeDtypeStruct) -> bool | None:

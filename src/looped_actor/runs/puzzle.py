@@ -18,6 +18,7 @@ from looped_actor.configs.provenance import SPLITS, VALID, read_provenance
 from looped_actor.configs.requests import EvaluationRequest
 from looped_actor.configs.runs import OnlineConfig
 from looped_actor.envs import Boxoban, RushHour, WindowedBoxoban
+from looped_actor.errors import UserError
 from looped_actor.evaluation.agreement import Agreement
 from looped_actor.evaluation.baselines import baseline_facts
 from looped_actor.evaluation.facts import summary
@@ -108,7 +109,7 @@ class PuzzleRun(OnlineRun):
         bank = open_bank(getattr(given, split) or self.material / f"{split}.levels")
         self._check(bank)
         if begun.get(split, bank.info.checksum) != bank.info.checksum:
-            raise ValueError(f"{bank.name}: these are not the levels that the run began with")
+            raise UserError(f"{bank.name}: these are not the levels that the run began with")
         return bank
 
     def bank_to_play(self, levels: pathlib.Path | None = None) -> LevelBank:
@@ -124,10 +125,10 @@ class PuzzleRun(OnlineRun):
         """Raise an error if the run cannot be played on a bank."""
         config, board = self.config, (bank.info.height, bank.info.width)
         if bank.info.game != config.task:
-            raise ValueError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
+            raise UserError(f"{bank.name} holds levels of {bank.info.game}; this run plays {config.task}")
         if board != config.board and self._plays_one_size:
             why = "DRC" if config.arm == "drc" else "what scales each cell by its own statistics"
-            raise ValueError(
+            raise UserError(
                 f"{bank.name} has boards of {board[0]}x{board[1]}; this policy was made for "
                 f"{config.board[0]}x{config.board[1]}: {why} plays boards of one size only"
             )
@@ -250,7 +251,7 @@ class PuzzleRun(OnlineRun):
         """Plays all of them: one program, compiled once."""
         tables = [bank.on_device(len(part)) for bank, part in self._parts.values()]
         if len({table.shape for table in tables}) > 1:
-            raise ValueError(
+            raise UserError(
                 "the banks of a run must have boards of one size; `looped-actor eval --levels` plays others"
             )
         packed = jnp.concatenate([table.packed for table in tables])
@@ -293,9 +294,9 @@ class PuzzleRun(OnlineRun):
         """What an exported policy reads and returns, on boards of any size."""
         one = self.observation
         if board is not None and board != self.config.board and self._plays_one_size:
-            raise ValueError(f"this policy plays boards of {self.config.board}, and no others")
+            raise UserError(f"this policy plays boards of {self.config.board}, and no others")
         if board is not None and min(board) < 1:
-            raise ValueError(f"a board of {board[0]} x {board[1]} has no cells")
+            raise UserError(f"a board of {board[0]} x {board[1]} has no cells")
         shape = one.shape if board is None else (*board, one.shape[-1])
         inputs = {"observation": jax.ShapeDtypeStruct(shape, one.dtype)}
 
@@ -315,7 +316,7 @@ def _optimal_moves(solutions: pathlib.Path | None, bank: LevelBank) -> np.ndarra
         return bank.columns.get("moves")
     found = open_solutions(solutions)
     if found.job.bank_checksum != bank.info.checksum or found.job.first != 0:
-        raise ValueError(f"{solutions}: these are not the solutions of {bank.name} from its first level on")
+        raise UserError(f"{solutions}: these are not the solutions of {bank.name} from its first level on")
     if len(found) < len(bank) or (found.status != SolveStatus.SOLVED.value).any():
-        raise ValueError(f"{solutions}: not all levels of {bank.name} were solved")
+        raise UserError(f"{solutions}: not all levels of {bank.name} were solved")
     return found.move_counts

@@ -15,6 +15,7 @@ import numpy as np
 from jaxtyping import PyTree
 
 from looped_actor.checks import at_least_one
+from looped_actor.errors import UserError
 from looped_actor.loop import Memory
 from looped_actor.runs.policy import Policy
 from looped_actor.serving.rows import Asked, Came, Ends, Rows
@@ -180,17 +181,17 @@ class Engine:
         """A request that has been looked at."""
         rows, usual = self.rows, self.policy.run.net.max_loops
         if not rows.loops and (max_loops is not None or threshold is not None):
-            raise ValueError(f"{self.policy.config.arm} does not loop: its depth cannot be changed")
+            raise UserError(f"{self.policy.config.arm} does not loop: its depth cannot be changed")
         cap = min(usual, rows.most_loops) if max_loops is None else max_loops
         if not 1 <= cap <= rows.most_loops:
-            raise ValueError(f"max_loops is {cap}; it must be from 1 to {rows.most_loops}")
+            raise UserError(f"max_loops is {cap}; it must be from 1 to {rows.most_loops}")
         threshold = rows.threshold if threshold is None else threshold
         if not 0 <= threshold < math.inf:
-            raise ValueError(f"threshold is {threshold}; it must be a number of at least 0")
+            raise UserError(f"threshold is {threshold}; it must be a number of at least 0")
         if seconds is not None and not seconds > 0:
-            raise ValueError(f"seconds is {seconds}; it must be above 0")
+            raise UserError(f"seconds is {seconds}; it must be above 0")
         if memory is not None and not rows.carries:
-            raise ValueError("this policy carries nothing from one decision to the next: leave memory out")
+            raise UserError("this policy carries nothing from one decision to the next: leave memory out")
         began = time.monotonic()
         deadline = math.inf if seconds is None else began + seconds
         limits = np.asarray(cap, np.int32), np.asarray(threshold, np.float32)
@@ -208,7 +209,7 @@ class Engine:
         if not fits:
             found = ", ".join(f"{leaf.dtype}{list(leaf.shape)}" for leaf in leaves) or "nothing"
             told = ", ".join(f"{one.dtype}{list(one.shape)}" for one in wanted)
-            raise ValueError(f"an observation is {told}; what was given is {found}")
+            raise UserError(f"an observation is {told}; what was given is {found}")
         return tuple(leaves)
 
     def _drive(self) -> None:

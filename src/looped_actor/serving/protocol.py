@@ -12,6 +12,7 @@ import jax
 import numpy as np
 
 from looped_actor.checks import brief, shown
+from looped_actor.errors import UserError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that says how much of a body is JSON; raw bytes follow."""
@@ -210,11 +211,11 @@ def _from_list(data: Any, name: str, shape: list[int], dtype: np.dtype) -> np.nd
     try:
         array = np.asarray(data)
         if array.dtype.kind not in "biuf" or array.size != np.prod(shape):
-            raise ValueError(f"it must hold {int(np.prod(shape))} numbers")
+            raise UserError(f"it must hold {int(np.prod(shape))} numbers")
         with np.errstate(invalid="ignore", over="ignore"):
             fits = array.reshape(shape).astype(dtype)
         if dtype.kind in "biu" and not (fits == array.reshape(shape)).all():
-            raise ValueError(f"some of its numbers are not of {dtype}")
+            raise UserError(f"some of its numbers are not of {dtype}")
         return fits
     except (ValueError, TypeError, OverflowError) as error:
         raise ProtocolError(f"data of {name}: {brief(error)}") from None

@@ -23,6 +23,7 @@ from typing import Any
 import numpy as np
 
 from looped_actor.checks import at_least_one, shown
+from looped_actor.errors import UserError
 from looped_actor.loop import FixedStart, Memory, StopReason
 from looped_actor.policies.load import policy_at
 from looped_actor.policies.shelf import located
@@ -83,7 +84,7 @@ class Serving:
     def __post_init__(self) -> None:
         at_least_one(self, "replicas", "most_waiting", "most_rows", "most_bytes")
         if not self.token and not _is_loopback(self.host):
-            raise ValueError(
+            raise UserError(
                 f"{self.host} can be reached by others: put a token that they must bear into the environment "
                 f"variable {TOKEN}, or serve on 127.0.0.1"
             )
@@ -329,7 +330,7 @@ def start(
     for name, folder in policies.items():
         located(folder)
         if not re.fullmatch(r"[\w.-]{1,100}", name) or name == DOOR:
-            raise ValueError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
+            raise UserError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
     _check(policies, settings)  # before a cluster is started
     if settings.ray == "local":
         os.environ.setdefault("RAY_worker_niceness", "0")  # someone waits for their answers
@@ -360,7 +361,7 @@ def _check(policies: Mapping[str, str], settings: Serving) -> None:
         policy = policy_at(pathlib.Path(folder), own=own)
         policy.run.program(settings.board)
         if settings.replicas > 1 and policy.starting != FixedStart():
-            raise ValueError(
+            raise UserError(
                 f"{name} carries its latent from one decision to the next, in the replica that made it, and "
                 f"requests may reach any of {settings.replicas} replicas: serve it with one replica"
             )

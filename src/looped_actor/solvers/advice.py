@@ -12,6 +12,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from looped_actor.errors import UserError
 from looped_actor.processes import default_workers
 from looped_actor.solvers.boxoban_advice import advise_boxoban, demonstrate_boxoban
 from looped_actor.solvers.rush_hour import most_vehicles
@@ -104,7 +105,7 @@ def _layout_key(cells: UInt8[np.ndarray, "h w"]) -> np.ndarray:
     """What never changes in a cluster, as a row of numbers."""
     walls, horizontal, line, length, _ = vehicles_of(cells)
     if cells.size > 64 or len(line) > most_vehicles(cells.shape):
-        raise ValueError(
+        raise UserError(
             f"boards of up to 64 cells and {most_vehicles(cells.shape)} vehicles can be taught, "
             f"not {cells.shape[0]}x{cells.shape[1]} and {len(line)}"
         )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, UInt8
 
+from looped_actor.errors import UserError
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.boxoban import Cell
 from looped_actor.games.grid import check_sides
@@ -82,7 +83,7 @@ def optimal_pushes(
 def _check(cells: UInt8[np.ndarray, "h w"], node_limit: int) -> None:
     """What a search can be asked for."""
     if node_limit < 1:
-        raise ValueError(f"node_limit must be at least 1, not {node_limit}")
+        raise UserError(f"node_limit must be at least 1, not {node_limit}")
     check_sides(*cells.shape)  # cells are numbered in 16 bits
     if int(((cells & Cell.BOX) != 0).sum()) > 255:
-        raise ValueError("more than 255 boxes")
+        raise UserError("more than 255 boxes")

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Bool, Int, UInt64
 
+from looped_actor.errors import UserError
 from looped_actor.games import RushHourBoard, Vehicle
 from looped_actor.solvers.rush_hour_kernel import (
     bits_per_vehicle,
@@ -111,7 +112,7 @@ def fits(layout: Layout) -> bool:
 def solve(board: RushHourBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> RushHourSolution:
     """A solution with the fewest moves, from any board."""
     if node_limit < 1:
-        raise ValueError(f"node_limit must be at least 1, not {node_limit}")
+        raise UserError(f"node_limit must be at least 1, not {node_limit}")
     layout = layout_of(board)
     if not fits(layout):
         return solve_plainly(board, node_limit=node_limit)
@@ -171,7 +172,7 @@ def explore(board: RushHourBoard, *, node_limit: int = DEFAULT_NODE_LIMIT) -> Cl
     if not fits(layout):
         height, width = layout.walls.shape
         problem = f"clusters are explored on boards of up to 64 cells and {most_vehicles(layout.walls.shape)}"
-        raise ValueError(f"{problem} vehicles; this has {height}x{width} and {len(layout.line)}")
+        raise UserError(f"{problem} vehicles; this has {height}x{width} and {len(layout.line)}")
     masks = masks_of(*layout[:-1])
     keys, count, complete, table = explore_keys(*masks, layout.offset, node_limit)
     distance = distances_to_solved(*masks, keys, count, table)

@@ -22,6 +22,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from looped_actor.compiled import compiled
+from looped_actor.errors import UserError
 
 BLANK, ZERO, ONE, MARK = range(4)
 
@@ -46,7 +47,7 @@ class Outcome(NamedTuple):
     """False if the limit came first. A stuck machine has halted."""
 
 
-class DescriptionError(ValueError):
+class DescriptionError(UserError):
     """Bits that describe no machine."""
 
 
@@ -61,9 +62,9 @@ class Machine:
         states = 1 << self.state_bits
         for entry in self.entries:
             if not (0 <= entry.state < states and 0 <= entry.then < states):
-                raise ValueError(f"{entry} has a state outside of 0 to {states - 1}")
+                raise UserError(f"{entry} has a state outside of 0 to {states - 1}")
             if not (0 <= entry.read < 4 and 0 <= entry.write < 4):
-                raise ValueError(f"{entry} has a symbol outside of 0 to 3")
+                raise UserError(f"{entry} has a symbol outside of 0 to 3")
 
     def describe(self) -> str:
         """The machine as a string of bits."""

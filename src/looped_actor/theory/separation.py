@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
+from looped_actor.errors import UserError
 from looped_actor.theory.machines import DescriptionError, Machine
 
 SCAN_COST = 2
@@ -47,7 +48,7 @@ def own_state(machine: Machine, n: int | None = None) -> str:
     least = room_for(machine)
     n = least if n is None else n
     if n < least:
-        raise ValueError(f"a description of {len(description)} bits needs n of at least {least}, not {n}")
+        raise UserError(f"a description of {len(description)} bits needs n of at least {least}, not {n}")
     return "1" + "1" * len(description) + "0" + description + "0" * (n - least)
 
 

@@ -15,6 +15,7 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
+from looped_actor.errors import UserError
 from looped_actor.theory.machines import HALT
 
 Move = Literal["left", "right", "stay"]
@@ -56,7 +57,7 @@ class Layout:
     def __post_init__(self) -> None:
         bits = sum(self.widths.values())
         if bits % 2:
-            raise ValueError(f"{bits} bits do not fill cells of two")
+            raise UserError(f"{bits} bits do not fill cells of two")
 
     @functools.cached_property
     def _shifts(self) -> dict[str, int]:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import jax
 
+from looped_actor.errors import UserError
 from looped_actor.files import write_whole
 from looped_actor.training.checkpoint import Bookmark, Checkpoints
 from looped_actor.training.metrics import RATE, CSVLogger, Logger, TensorBoardLogger, TimingsLogger
@@ -53,7 +54,7 @@ class Ending(Enum):
     INTERRUPTED = "interrupted"
 
 
-class BrokenTrainingError(ValueError):
+class BrokenTrainingError(UserError):
     """Too many updates in a row were not finite."""
 
 

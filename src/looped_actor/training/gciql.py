@@ -39,6 +39,7 @@ from looped_actor.algorithms import (
 from looped_actor.algorithms.collectives import keep_if
 from looped_actor.collectors import DatasetCollector, DrawnInside, Draws, Fetched
 from looped_actor.devices import DATA, EVERYWHERE, on_every_device
+from looped_actor.errors import UserError
 from looped_actor.loop import Execution, FrozenScan, MeanGradient, Packed, Streaming, mean_gradient
 from looped_actor.loop.rng import Stream, addressed_key
 from looped_actor.models import GoalObservation
@@ -127,7 +128,7 @@ class GCIQLNets:
     def check(self, devices: int) -> None:
         """Raise an error if a batch does not divide evenly among the devices."""
         if self.config.batch % devices:
-            raise ValueError(f"{devices} devices do not divide a batch of {self.config.batch}")
+            raise UserError(f"{devices} devices do not divide a batch of {self.config.batch}")
 
     def begin(self, mesh: Mesh, root: UInt32[Array, "2"], first: None) -> OfflineState:
         """The state of a new run."""

@@ -9,6 +9,8 @@ import uuid
 from collections.abc import Mapping, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from looped_actor.errors import UserError
+
 
 @runtime_checkable
 class Logger(Protocol):
@@ -46,7 +48,7 @@ class TableFile:
         if position:
             size = path.stat().st_size if path.exists() else 0
             if size < position:
-                raise ValueError(
+                raise UserError(
                     f"{path} has {size} bytes, and the checkpoint was written when it had {position}: "
                     "it was changed or cut since; put it back, or begin a new run"
                 )
@@ -54,7 +56,7 @@ class TableFile:
             with path.open() as file:
                 self.columns = tuple(file.readline().rstrip("\n").split(","))
             if not set(self.columns) <= set(columns):
-                raise ValueError(f"{path}: its columns are not those of this run; begin a new one")
+                raise UserError(f"{path}: its columns are not those of this run; begin a new one")
         else:
             path.write_text(",".join(self.columns) + "\n")
         self._file = path.open("a")

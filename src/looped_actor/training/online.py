@@ -38,6 +38,7 @@ from looped_actor.algorithms.collectives import average, total
 from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from looped_actor.collectors import PLAYERS, Experience, Players, Rollout, Transition
 from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, on_every_device
+from looped_actor.errors import UserError
 from looped_actor.loop import Execution, Memory, Packed, StopReason, mean_gradient, starting_of
 from looped_actor.loop.rng import Stream, addressed_key, folded
 
@@ -93,7 +94,7 @@ class PolicyNet:
     def check(self, devices: int) -> None:
         """Raise an error if environments and minibatches do not divide evenly among the devices."""
         if self.groups % devices:
-            raise ValueError(
+            raise UserError(
                 f"{devices} devices do not divide {self.groups}, the largest number that divides both "
                 f"num_envs ({self.config.num_envs}) and minibatch ({self.config.minibatch})"
             )
@@ -192,7 +193,7 @@ class PolicyNet:
         if least is None:
             return None
         if least > (most := self._net.max_loops):
-            raise ValueError(f"min_cap is {least}; the cap of the net is {most}")
+            raise UserError(f"min_cap is {least}; the cap of the net is {most}")
         key = addressed_key(state.root, Stream.CAP, state.iteration)
         count = (self.config.updates_per_iteration,)
         return jax.random.randint(key, count, least, most + 1)

@@ -34,6 +34,7 @@ from looped_actor.collectors import (
 )
 from looped_actor.devices import DATA
 from looped_actor.envs import Environment
+from looped_actor.errors import UserError
 from looped_actor.loop import Streaming
 from looped_actor.training.online import (
     OnlineState,
@@ -160,7 +161,7 @@ def ppo_trainer(
     steps = config.num_envs, config.rollout_steps, mesh
     if isinstance(env, gymnasium.vector.VectorEnv):
         if config.hard_resets:
-            raise ValueError("hard_resets are for environments in JAX: those of Gymnasium reset themselves")
+            raise UserError("hard_resets are for environments in JAX: those of Gymnasium reset themselves")
         collector = GymnasiumCollector(env, *steps)
     else:
         collector = EnvironmentCollector(env, *steps, acting or Streaming())

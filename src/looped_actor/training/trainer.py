@@ -17,6 +17,7 @@ from jaxtyping import Array, UInt32
 
 from looped_actor.collectors import Collector
 from looped_actor.devices import EVERYWHERE, on_each_device, shapes_on
+from looped_actor.errors import UserError
 
 
 @runtime_checkable
@@ -95,7 +96,7 @@ class Trainer:
         """Its programs by name, each traced from shapes when it is called: to be lowered and compiled."""
         programs = self.programs
         if self.collector.on_host:
-            raise ValueError("what is collected on the host is not planned: data that stays on disk, say")
+            raise UserError("what is collected on the host is not planned: data that stays on disk, say")
         if programs.iterate is not None:
             return {"iterate": lambda: programs.iterate.trace(*self.shapes())}
 
