@@ -144,7 +144,7 @@ def smaller(words):
             give("--seeds", "1")
         case "analyse", [_]:
             give("--count", "4")
-        case "levels", ["build"]:
+        case "levels", ["build"] if not {"--source", "--enumerate-all"} & set(words):
             for option in ("--train", "--valid", "--test"):
                 give(option, "6")
         case "ogbench", ["collect"]:
