@@ -1,6 +1,7 @@
 """What sharing one block buys: the runs of results/depth_study/plan.md, and the table of what they show.
 
 python benchmarks/depth_study.py run runs/depth --keep results/depth_study/runs [--parts A B] [--seeds 0]
+python benchmarks/depth_study.py outcomes results/depth_study/runs --out results/depth_study/outcomes.json
 python benchmarks/depth_study.py table results/depth_study/runs --out results/depth_study/table.json
 python benchmarks/depth_study.py deeper runs/depth --out results/depth_study/deeper.json
 
@@ -13,29 +14,35 @@ there are loops. `deeper` plays the test of part D's runs again with more loops 
 import argparse
 import csv
 import itertools
+import json
 import os
 import pathlib
 import shutil
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from record import write_record
-from scipy.stats import t
 from sharing import LEARNERS, blocks_that_begin_alike
 
 from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.drawing import ARMS, colour_of, new_axes, save_figure
-from looped_actor.codec import replaced, to_json
+from looped_actor.codec import key_of, replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.configs.runs import OnlineConfig
+from looped_actor.devices import all_devices
+from looped_actor.evaluation.facts import outcomes_text
+from looped_actor.evaluation.intervals import paired_difference, unpaired_difference
+from looped_actor.evaluation.levels import LevelPlayer
+from looped_actor.levels import LevelBank, generate
 from looped_actor.models import AUTHORS
 from looped_actor.policies.evaluate import evaluate
 from looped_actor.policies.load import load_policy
 from looped_actor.processes import Job, Processes, Status, fan_out
 from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
-from looped_actor.reproduction.seeds import over_seeds
+from looped_actor.reproduction.seeds import outcome_table, over_seeds
 
 MARGIN = 0.03
 """A policy that is behind by less matches the other."""
@@ -206,22 +213,26 @@ def by_setting(rows: list[dict[str, Any]]) -> dict[str, list[dict[str, Any]]]:
     return together
 
 
-def over_runs(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
-    """Each setting's runs as one."""
+def over_runs(
+    settings: dict[str, list[dict[str, Any]]], outcomes: dict[str, str]
+) -> dict[str, dict[str, Any]]:
+    """Return the mean success of each setting's runs and its intervals."""
     told = {}
     for setting, own in settings.items():
-        success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
+        solved, played = ([row[name] for row in own] for name in ("solved", "played"))
+        success = over_seeds(solved, played, [outcomes.get(row["run"]) for row in own])
         learned_from = sum(row["train_success"] for row in own) / len(own)
         told[setting] = {"runs": len(own), **success.columns("levels"), "train_success": learned_from}
     return told
 
 
-def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, Any]]:
+def answers(settings: dict[str, list[dict[str, Any]]], outcomes: dict[str, str]) -> dict[str, dict[str, Any]]:
     """Does a looped policy match an untied one with a block for every loop? For each pair and `BEST`.
 
     It does where the whole interval of the difference is within the margin, and does not where all of it is
-    on the other side of zero. The interval is Student's over seeds, but never narrower than the one over
-    levels: two seeds that happen to agree do not make a test of a thousand levels more exact.
+    on the other side of zero. Runs are paired by seed and by test level. The interval is Student's over the
+    differences of seeds, or the one over levels where that is wider: seeds that happen to agree do not make
+    a test of a thousand levels more exact.
     """
     others = {one: one.replace("-looped", "-iso-flops").removesuffix("-random-caps") for one in settings}
     pairs = {one: (one, other) for one, other in others.items() if one != other}
@@ -229,34 +240,41 @@ def answers(settings: dict[str, list[dict[str, Any]]]) -> dict[str, dict[str, An
     for title, (looped, other) in [*pairs.items(), *BEST.items()]:
         if not {looped, other} <= settings.keys():
             continue
-        pair = settings[other], settings[looped]
-        shares = [np.array([row["success"] for row in own]) for own in pair]
-        behind = float(shares[0].mean() - shares[1].mean())
-        each, tests = sum(1 / len(own) for own in pair), [row for own in pair for row in own]
-        by_levels = float(np.mean([row["success"] * (1 - row["success"]) / row["played"] for row in tests]))
-        freedom, by_seeds = len(tests) - 2, None
-        half, over = 1.96 * (by_levels * each) ** 0.5, "levels"
-        if freedom:
-            by_seeds = sum(float(((own - own.mean()) ** 2).sum()) for own in shares) / freedom
-            half, over = max((half, over), (t.ppf(0.975, freedom) * (by_seeds * each) ** 0.5, "seeds"))
-        low, high = behind - half, behind + half
+        runs = [{row["run"].rpartition("-")[2]: row for row in settings[one]} for one in (other, looped)]
+        seeds = sorted(runs[0].keys() & runs[1].keys())
+        first, second = ([own[seed] for seed in seeds] for own in runs)
+        shares = [np.array([row["success"] for row in own]) for own in (first, second)]
+        tables = [outcome_table([outcomes.get(row["run"]) for row in own]) for own in (first, second)]
+        paired = all(table is not None for table in tables)
+        behind = paired_difference(*tables) if paired else unpaired_difference(*shares, first[0]["played"])
+        over = "levels" if behind.widest == behind.levels else "seeds"
         told[title] = {
-            "behind": behind,
-            "low": low,
-            "high": high,
+            "seeds": len(seeds),
+            "behind": behind.mean,
+            "low": behind.widest.low,
+            "high": behind.widest.high,
             "over": over,
-            "matches": "yes" if high < MARGIN else "no" if low > 0 else "undecided",
-            "seeds_to_decide": by_seeds and _seeds_to_decide(max(by_seeds, by_levels)),
+            "by_level": paired,
+            "levels_low": behind.levels.low,
+            "levels_high": behind.levels.high,
+            "seeds_low": behind.seeds and behind.seeds.low,
+            "seeds_high": behind.seeds and behind.seeds.high,
+            "matches": "yes"
+            if behind.widest.high < MARGIN
+            else "no"
+            if behind.widest.low > 0
+            else "undecided",
+            "seeds_to_decide": _seeds_to_decide(shares[0] - shares[1]) if len(seeds) > 1 else None,
         }
     return told
 
 
-def _seeds_to_decide(variance: float) -> int:
+def _seeds_to_decide(differences: np.ndarray) -> int:
     """Of each arm, to notice in four cases of five that one is behind by the margin (95%, two sides).
 
     Never fewer than two: one seed says nothing of how far seeds differ.
     """
-    return max(2, int(np.ceil(2 * variance * ((1.96 + 0.84) / MARGIN) ** 2)))
+    return max(2, int(np.ceil(float(differences.var(ddof=1)) * ((1.96 + 0.84) / MARGIN) ** 2)))
 
 
 def picture(rows: list[dict[str, Any]], path: pathlib.Path) -> None:
@@ -356,10 +374,43 @@ def deeper(folder: pathlib.Path) -> list[dict[str, Any]]:
     return rows
 
 
+def play_tests(folder: pathlib.Path, out: pathlib.Path) -> None:
+    """Write the outcome of every test level of each finished run, by playing the test once more.
+
+    When the runs were made, evaluations recorded only the number of solved levels, which is printed beside
+    the number now. Runs that are in the file already are left out. Runs of one net share a compiled program.
+    """
+    banks: dict[str, LevelBank] = {}
+    players: dict[str, LevelPlayer] = {}
+    outcomes = json.loads(out.read_text())["outcomes"] if out.is_file() else {}
+    parts = "BGCDEFA"  # the slowest come last
+    runs = sorted(planned(), key=lambda one: parts.index(one.part))
+    for one in [one for one in runs if is_finished(folder / one.name) and one.name not in outcomes]:
+        policy = load_policy(folder / one.name)
+        recorded = json.loads((folder / one.name / "test.json").read_text())
+        checksum = json.loads((folder / one.name / "provenance.json").read_text())["held_out"]
+        if checksum not in banks:
+            levels = one.config.levels
+            recipe = levels.held_out_recipe or levels.recipe
+            assert recipe is not None
+            banks[checksum] = generate(recipe, {"held_out": levels.held_out_count})["held_out"]
+            assert banks[checksum].info.checksum == checksum, f"{one.name}: other levels than in its test"
+        config = one.config
+        net = key_of(
+            {"levels": checksum, "arm": config.arm, "parts": [to_json(config.core), to_json(config.halting)]}
+        )
+        if net not in players:
+            players[net] = replace(policy.run, mesh=all_devices(1)).puzzle.player(banks[checksum])
+        success = players[net].play(policy.weights).episodes.success
+        print(one.name, int(success.sum()), recorded["solved"], flush=True)
+        outcomes[one.name] = outcomes_text(success)
+        write_record(str(out), {"outcomes": outcomes})
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     commands = options.add_subparsers(dest="command", required=True)
-    running, *showing = (commands.add_parser(name) for name in ("run", "table", "deeper"))
+    running, *showing = (commands.add_parser(name) for name in ("run", "outcomes", "table", "deeper"))
     running.add_argument("folder", type=pathlib.Path)
     running.add_argument("--keep", type=pathlib.Path, required=True)
     running.add_argument("--parts", nargs="+", default=[*PARTS, "E", "F", "G"])
@@ -371,12 +422,16 @@ def main() -> None:
     given = options.parse_args()
     if given.command == "run":
         run(given.folder, given.keep, given.parts, given.seeds, given.workers)
+    elif given.command == "outcomes":
+        play_tests(given.folder, pathlib.Path(given.out))
     else:
         rows = {"table": table, "deeper": deeper}[given.command](given.folder)
         facts: dict[str, Any] = {"runs": rows}
         if given.command == "table":
             settings = by_setting(rows)
-            facts |= {"settings": over_runs(settings), "answers": answers(settings)}
+            played = pathlib.Path(given.out).with_name("outcomes.json")
+            outcomes = json.loads(played.read_text())["outcomes"] if played.is_file() else {}
+            facts |= {"settings": over_runs(settings, outcomes), "answers": answers(settings, outcomes)}
             picture(rows, pathlib.Path(given.out).with_suffix(".png"))
             if any(row["part"] == "E" for row in rows):
                 picture_of_reasons(rows, pathlib.Path(given.out).with_name("reasons.png"))

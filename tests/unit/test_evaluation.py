@@ -7,13 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from scipy.stats import bootstrap
 
 from looped_actor import Categorical, Packed, StopReason
 from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.envs import Boxoban
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
 from looped_actor.evaluation.facts import length_bins, summary
-from looped_actor.evaluation.intervals import wilson
+from looped_actor.evaluation.intervals import paired_difference, wilson, wilson_over_levels
 from looped_actor.evaluation.levels import play_levels
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
@@ -27,6 +28,66 @@ from tiny import tiny
 )
 def test_wilson_s_interval(solved, trials, low, high):
     assert wilson(solved, trials) == pytest.approx((low, high), abs=1e-4)
+
+
+def study(chance, seeds, levels, *, of_runs, gap=0.3):
+    """Outcomes of two arms: levels differ in difficulty for all runs, and runs in skill."""
+
+    def arm(skill):
+        skills = skill + of_runs * chance.normal(size=(seeds, 1)) + difficulty
+        return chance.random((seeds, levels)) < 1 / (1 + np.exp(-skills))
+
+    difficulty = 2 * chance.normal(size=levels)
+    return arm(1.5 + gap), arm(1.5)
+
+
+def share_of(skill, deviation):
+    draws = skill + deviation * np.random.default_rng(1).normal(size=1_000_000)
+    return float(np.mean(1 / (1 + np.exp(-draws))))
+
+
+def test_the_interval_over_levels_covers_where_a_pooled_one_does_not():
+    """Three runs that hardly differ, on levels that do: 95% of 1,000 studies, where pooling reaches 75%."""
+    chance, truth = np.random.default_rng(0), share_of(1.5, 2)
+    inside = {"by level": 0, "pooled": 0}
+    for _ in range(1_000):
+        _, outcomes = study(chance, 3, 300, of_runs=0.0)
+        pooled = wilson(int(outcomes.sum()), outcomes.size)
+        for name, (low, high) in (("by level", wilson_over_levels(outcomes)), ("pooled", pooled)):
+            inside[name] += low <= truth <= high
+    assert 935 <= inside["by level"] <= 970
+    assert inside["pooled"] < 900
+
+
+@pytest.mark.parametrize("of_runs", [0.0, 0.2, 0.5])
+def test_the_interval_of_a_difference_covers_whether_seeds_or_levels_matter(of_runs):
+    chance, deviation = np.random.default_rng(0), np.hypot(2, of_runs)
+    truth = share_of(1.8, deviation) - share_of(1.5, deviation)
+    apart = [paired_difference(*study(chance, 3, 300, of_runs=of_runs)) for _ in range(1_000)]
+    assert np.mean([one.widest.low <= truth <= one.widest.high for one in apart]) >= 0.935
+    over_levels_alone = np.mean([one.levels.low <= truth <= one.levels.high for one in apart])
+    assert (over_levels_alone > 0.92) == (of_runs < 0.1)
+
+
+def test_the_interval_over_levels_is_that_of_a_bootstrap():
+    first, second = study(np.random.default_rng(0), 3, 1_000, of_runs=0.3)
+    by_level = (first.astype(float) - second).mean(axis=0)
+    resampled = bootstrap((by_level,), np.mean, rng=np.random.default_rng(0)).confidence_interval
+    assert paired_difference(first, second).levels == pytest.approx(tuple(resampled), abs=0.002)
+
+
+def test_copies_and_arms_that_agree():
+    run = np.arange(100) < 70
+    copies = np.stack([run] * 5)
+    assert wilson_over_levels(copies) == pytest.approx(wilson(70, 100))
+    assert wilson_over_levels(copies | True) == pytest.approx(wilson(100, 100))
+    assert wilson_over_levels(run[None]) == pytest.approx(wilson(70, 100))
+    # Two runs that solve different halves are not infinitely sure.
+    assert wilson_over_levels(np.stack([run[30:], ~run[30:]])) == pytest.approx(wilson(70, 140))
+    same = paired_difference(copies, copies)
+    assert same.mean == 0
+    assert same.widest.low < -0.01 < 0.01 < same.widest.high
+    assert paired_difference(copies[:1], copies[:1]).seeds is None
 
 
 @pytest.mark.parametrize("lengths", [[3], [1, 1, 1], [1, 2], list(range(50)), [1] * 90 + [7, 9]])

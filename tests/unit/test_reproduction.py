@@ -10,9 +10,10 @@ import numpy as np
 import pytest
 
 from helpers import thorough
-from looped_actor.analysis.tables import read_table
+from looped_actor.analysis.tables import of, read_table
 from looped_actor.configs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
 from looped_actor.configs.runs import write_config
+from looped_actor.evaluation.intervals import wilson
 from looped_actor.files import held, write_whole
 from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
@@ -23,42 +24,94 @@ from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study
 from looped_actor.reproduction.report import write_report
-from looped_actor.reproduction.seeds import ends_table, over_seeds, verdict
+from looped_actor.reproduction.seeds import difference_rows, ends_table, is_climbing, over_seeds, verdict
 from looped_actor.runs.kinds import run_of
 
 
 def test_over_seeds():
-    summary = over_seeds([50, 60], [100, 100])
+    summary = over_seeds([50, 60], [100, 100], [None, None])
     assert summary.mean == pytest.approx(0.55)
     assert summary.deviation == pytest.approx(np.sqrt(0.005))
     # Student's t with one degree of freedom: 12.706 standard errors.
     assert summary.seeds == (0.0, 1.0)
-    three = over_seeds([50, 52, 54], [100, 100, 100])
+    three = over_seeds([50, 52, 54], [100, 100, 100], [None] * 3)
     assert three.seeds is not None
     assert three.seeds.low == pytest.approx(0.52 - 4.3027 * 0.02 / np.sqrt(3), abs=1e-4)
     assert three.levels.low < 0.52 < three.levels.high
-    assert over_seeds([1], [10])[1:3] == (None, None)
+    assert over_seeds([1], [10], [None])[1:3] == (None, None)
 
 
-def evaluation(run, arm, solved, steps=10):
+def test_seeds_that_play_the_same_levels_are_not_pooled():
+    """Copies of a run are worth that run; without outcomes nothing else can be known."""
+    marks, alone = "+" * 70 + "-" * 30, wilson(70, 100)
+    for outcomes in ([marks] * 3, [None] * 3, [marks, marks, None], [marks, marks, marks[1:]]):
+        assert over_seeds([70] * 3, [100] * 3, outcomes).levels == pytest.approx(alone)
+    # Runs that solve levels independently of each other are worth nearly all of their levels.
+    independent = [
+        "".join("+-"[int(x)] for x in np.random.default_rng(seed).random(100) < 0.3) for seed in range(3)
+    ]
+    solved = [marks.count("+") for marks in independent]
+    apart = over_seeds(solved, [100] * 3, independent).levels
+    assert apart.high - apart.low < 0.75 * (alone.high - alone.low)
+
+
+def evaluation(run, arm, solved, steps=10, **more):
     seed = int(run[-1])
     about = {"run": run, "task": "boxoban", "arm": arm, "learner": "PPO", "seed": seed}
     numbers = {"steps": steps, "played": 500, "solved": solved, "success": solved / 500, "loops": 3.0}
-    return {**about, **numbers, "optimal_actions": None, "paper": None, "paper_deviation": None}
+    return {**about, **numbers, "optimal_actions": None, "paper": None, "paper_deviation": None, **more}
 
 
-def test_the_last_evaluation_counts_and_verdicts_say_which_intervals_are_apart():
+def test_the_last_evaluation_counts_and_verdicts_hold_the_interval_of_the_difference():
     rows = [evaluation("a0", "looped", 1, steps=5)]
     rows += [evaluation(f"a{seed}", "looped", 400 + seed) for seed in (0, 1)]
     rows += [evaluation(f"b{seed}", "iso-params", 100 + seed) for seed in (0, 1)]
     rows += [evaluation(f"c{seed}", "iso-flops", solved) for seed, solved in ((0, 300), (1, 380))]
-    rows += [evaluation(f"d{seed}", "drc", solved) for seed, solved in ((0, 385), (1, 405))]
-    ends = ends_table(rows)
+    rows += [evaluation("d0", "drc", 405)]
+    ends, apart = ends_table(rows), difference_rows(rows, "looped")
     assert [(row["arm"], row["success"]) for row in ends][:2] == [("looped", 0.801), ("iso-params", 0.201)]
-    assert "neither over levels nor over seeds" in str(verdict(ends, "looped", "iso-params"))
-    assert "those over 2 seeds do" in str(verdict(ends, "looped", "iso-flops"))
-    assert str(verdict(ends, "looped", "drc")).endswith("Looped is ahead, but the intervals overlap.")
-    assert verdict(ends, "looped", "mlp") is None
+    # Both seeds differ by 300 levels: over levels alone, of one run.
+    assert "Looped is 60.0 points ahead of Iso-Params (95% interval 55" in str(
+        verdict(ends, apart, "iso-params")
+    )
+    # By 100 and 21 levels: one degree of freedom.
+    assert str(verdict(ends, apart, "iso-flops")).endswith("(95% interval -88.3 to 100.0): undecided.")
+    said = str(verdict(ends, apart, "drc"))
+    assert "is 1.0 points behind DRC" in said
+    assert said.endswith("one seed each, and other seeds may differ by more: undecided.")
+    assert verdict(ends, apart, "mlp") is None
+
+
+def test_arms_are_paired_by_level_where_outcomes_are_recorded():
+    """Two arms of which one solves 20 more levels, and all that the other one does."""
+    marks = {"looped": "+" * 300 + "-" * 200, "iso-flops": "+" * 280 + "-" * 220}
+    for recorded, least in ((True, 0.0), (False, -1.0)):
+        rows = [
+            evaluation(f"{arm}{seed}", arm, text.count("+"), outcomes=text if recorded else None)
+            for arm, text in marks.items()
+            for seed in (0, 1)
+        ]
+        (apart,) = difference_rows(rows, "looped")
+        assert (apart["by_level"], apart["ahead"]) == (recorded, pytest.approx(0.04))
+        assert (apart["low"] > 0) == recorded
+        assert apart["low"] > least
+
+
+@pytest.mark.parametrize(("last", "climbs"), [(330, False), (345, True)])
+def test_an_arm_that_still_climbs_is_not_compared(last, climbs):
+    """62% of 500 levels at three quarters of the run, 66 or 69% at its end: 5.9 points apart is enough."""
+    rows = [
+        evaluation(f"a{seed}", "looped", solved, steps)
+        for seed in (0, 1)
+        for steps, solved in ((10, 100), (20, 250), (32, 310), (40, last))
+    ]
+    rows += [evaluation(f"b{seed}", "iso-params", 50, steps) for seed in (0, 1) for steps in (10, 20, 30, 40)]
+    rows += [evaluation("a0", "looped", 500, 40, split="test")]
+    assert is_climbing(of(rows, arm="looped")) == climbs
+    assert not is_climbing(of(rows, arm="iso-params"))
+    said = str(verdict(ends_table(rows), difference_rows(rows, "looped"), "iso-params"))
+    assert ("too short to compare, Looped still climbs at the end" in said) == climbs
+    assert ("ahead of" in said) != climbs
 
 
 def test_the_papers_table_adds_up():
@@ -109,6 +162,11 @@ def test_a_grid_at_micro_is_shorter_than_its_preset():
     assert (config.arm, config.seed, config.ppo.epochs) == ("drc", 3, 1)
     assert config.total_steps == STUDY_STEPS["boxoban", "ppo"] // 2
     assert -(-config.iterations // config.evaluate_every) <= STUDY_EVALUATIONS
+    rates = {
+        arm: Study(pathlib.Path("nowhere")).config(RunKey("rush-hour", "ppo", arm, 0)).ppo.learning_rate
+        for arm in ("looped", "iso-flops", "iso-params")
+    }
+    assert rates == {"looped": 3e-3, "iso-flops": 3e-3, "iso-params": 1.5e-3}
     paper = Study(pathlib.Path("nowhere"), "paper").config(RunKey("scene", "gciql", "looped", 0))
     assert paper == preset("scene", "paper")
 

@@ -1,11 +1,13 @@
 """Policies by name: those of the package, and one from a hub that is a server of our own."""
 
+import argparse
 import dataclasses
 import hashlib
 import http.server
 import json
 import os
 import pathlib
+import shlex
 import subprocess
 import sys
 import threading
@@ -14,6 +16,9 @@ import pytest
 import yaml
 
 import looped_actor
+from looped_actor.cli.shared import changes_of
+from looped_actor.codec import replaced
+from looped_actor.configs.presets import preset
 from looped_actor.policies.card import CARD_FILE, KEY, read_card, write_card
 from looped_actor.policies.export import card_of
 from looped_actor.policies.shelf import FILES, SHELF, bundled, located
@@ -31,6 +36,36 @@ def test_what_comes_with_the_package_does_what_its_card_says(name):
     facts = looped_actor.evaluate(policy, count=60)
     assert facts["levels"] == 60
     assert abs(facts["success"] - card.success) < 0.2  # three deviations of sixty at the least sure
+
+
+def test_a_card_s_command_trains_that_policy():
+    """The command of each card makes the configuration that stands beside it."""
+    for name in bundled():
+        card, config = read_card(SHELF / name), looped_actor.load_policy(name).config
+        program, command, *words = shlex.split(card.trained)
+        assert (program, command) == ("looped-actor", "train")
+        options = argparse.ArgumentParser()
+        options.add_argument("task")
+        options.add_argument("--learner", default="ppo")
+        options.add_argument("--seed", type=int, default=0)
+        options.add_argument("--set", nargs="+", default=[])
+        given = options.parse_args(words)
+        made = preset(given.task, "micro", "looped", given.learner)
+        changes = {**changes_of(tuple(given.set)), "seed": given.seed}
+        assert replaced(made, changes) == config, name
+
+
+def test_an_evaluation_says_by_which_options_it_was_made():
+    policy = looped_actor.load_policy("rush-hour-micro")
+    plain, other = (
+        looped_actor.evaluate(policy, count=4, **asked)
+        for asked in ({}, {"min_loops": 3, "threshold": 0.01, "start": "carried", "workers": 1})
+    )
+    assert (plain["min_loops"], plain["options"]) == (2, {"count": 4})
+    changed = {"count": 4, "min_loops": 3, "threshold": 0.01, "start": "carried"}
+    assert (other["min_loops"], other["options"]) == (3, changed)
+    assert len(plain["outcomes"]) == 4
+    assert plain["outcomes"].count("+") == plain["solved"]
 
 
 def test_a_card_is_front_matter_that_a_hub_reads_and_words(tmp_path):

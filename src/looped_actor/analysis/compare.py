@@ -21,7 +21,10 @@ def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:
 
 
 def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
-    """A row for each evaluation of some runs during training, and for the test after it, if there is one."""
+    """A row for each evaluation of some runs during training, and for the test after it, if there is one.
+
+    The last row of a run has the outcome of every level, so that runs can be compared level by level.
+    """
     rows = []
     for name, folder in zip(names_of(folders), folders, strict=True):
         config = read_run(folder)
@@ -39,7 +42,9 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
                 found["returns"] = facts.get("returns")
                 found |= repeats(facts)
                 found["train_success"] = facts["train"]["success"] if "train" in facts else None
+                found["outcomes"] = None
                 rows.append({**about, **shares(facts), **found})
+        rows[-1]["outcomes"] = facts.get("outcomes")
     return rows
 
 

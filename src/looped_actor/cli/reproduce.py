@@ -173,7 +173,7 @@ def run(
 
     Example: looped-actor reproduce run boxoban-curves --seeds 2 --learner imitation
 
-    Example: looped-actor reproduce run rush-hour-curves --budget 0.1 --seeds 1 --out reproduction/quick
+    Example: looped-actor reproduce run rush-hour-curves --learner imitation --seeds 1 --out quick
 
     Example: looped-actor reproduce run all --scale paper --ray auto --accelerators 1 --out /shared/paper
 
@@ -188,7 +188,7 @@ def run(
     from looped_actor.processes import Processes, RayTasks, fan_out
     from looped_actor.reproduction.artifacts import artifact_named, make_artifact
     from looped_actor.reproduction.grid import is_finished
-    from looped_actor.reproduction.report import write_report
+    from looped_actor.reproduction.report import verdicts, write_report
 
     check_matplotlib()
     study, wanted = which.study, which.keys
@@ -207,8 +207,11 @@ def run(
         for name, own in wanted.items()
     ]
     written = write_report(study.folder)
-    for path in [path for folder in made for path in sorted(folder.glob("*.txt"))]:
-        print(path.read_text().strip())
+    for folder in made:
+        for path in sorted(folder.glob("*.txt")):
+            print(path.read_text().strip())
+        for sentence in verdicts(folder):
+            print(sentence)
     for path in written:
         print(path)
 

@@ -179,6 +179,9 @@ def evaluation_table(facts: dict[str, Any]) -> Table:
     achieved = ("solved", "95% interval") if "success" in facts else ("mean return",)
     loops = "loops", "new states", "repeats"
     table = _table(title, first, played, *achieved, *loops, "steps")
+    if facts.get("options"):
+        given = ", ".join(f"{name} {value}" for name, value in facts["options"].items())
+        table.caption = f"not as in training or by default: {given}"
 
     def add(name: str, row: dict[str, Any]) -> None:
         loops, new = (_written(row, key, ".2f") for key in ("loops", "loops_new_states"))

@@ -27,6 +27,9 @@ STUDY_STEPS = {
 }
 """Steps of a puzzle run of `looped-actor reproduce` at `micro`: fewer than those of `looped-actor train`, so
 that a whole grid of runs ends within hours. Its other runs have the steps of `train`."""
+STUDY_RATES = {("rush-hour", "ppo", "looped"): 3e-3, ("rush-hour", "ppo", "iso-flops"): 3e-3}
+"""The best learning rate of each arm for which several were tried at about `STUDY_STEPS`: part E of
+results/depth_study. Other arms and learners have the preset's."""
 STUDY_EVALUATIONS = 5
 """Evaluations of each of them."""
 
@@ -277,7 +280,8 @@ def preset(
 ) -> Any:
     """A run of a task, at a scale, with an arm: an `OnlineConfig` or an `OfflineConfig`.
 
-    With `study`, as one of the many runs of `looped-actor reproduce`, which differ as `STUDY_STEPS` says.
+    With `study`, as one of the many runs of `looped-actor reproduce`, which differ as `STUDY_STEPS` and
+    `STUDY_RATES` say.
     """
     scales: Any = OFFLINE if task in WORLDS else ONLINE
     chosen = replace(scales[scale](task), arm=arm)
@@ -287,4 +291,6 @@ def preset(
         chosen = _imitation(chosen)
     if study and scale == "micro" and task not in WORLDS:
         chosen = replace(chosen, total_steps=STUDY_STEPS[task, learner])
+        if rate := STUDY_RATES.get((task, learner, arm)):
+            chosen = replace(chosen, ppo=replace(chosen.ppo, learning_rate=rate))
     return chosen

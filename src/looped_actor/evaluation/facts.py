@@ -1,5 +1,6 @@
 """Episodes in numbers that JSON can hold."""
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = No
     everything = np.ones(len(episodes.length), bool)
     new = None if played.decisions is None else played.new_states()
     facts = _facts(played, everything, new)
+    if episodes.success is not None:
+        facts["outcomes"] = outcomes_text(episodes.success)
     facts |= loop_facts(histogram, stops, int(played.executed.sum()))
     if played.decisions is not None:
         counts = np.bincount(played.decisions.loops[new], minlength=len(histogram) + 1)[1:]
@@ -40,6 +43,11 @@ def summary(played: Played, optimal_moves: Integer[np.ndarray, " n"] | None = No
             for low, high in length_bins(optimal_moves)
         ]
     return facts
+
+
+def outcomes_text(success: Iterable[bool | np.bool_]) -> str:
+    """Return a + for each level or episode that was solved and a - for each that was not, in their order."""
+    return "".join("+" if solved else "-" for solved in success)
 
 
 def loop_facts(

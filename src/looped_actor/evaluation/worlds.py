@@ -23,7 +23,7 @@ from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, first
 from looped_actor.checks import at_least_one
 from looped_actor.devices import EVERYWHERE, on_one_device, shapes_on
 from looped_actor.errors import UserError
-from looped_actor.evaluation.facts import loop_facts
+from looped_actor.evaluation.facts import loop_facts, outcomes_text
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import (
     FixedStart,
@@ -365,6 +365,7 @@ def _facts(episodes: list[WorldEpisode]) -> dict[str, Any]:
         "solved": solved,
         "success": solved / len(episodes),
         "interval_95": list(wilson(solved, len(episodes))),
+        "outcomes": outcomes_text(episode.success for episode in episodes),
         "loops": sum(sum(episode.loops) for episode in episodes) / max(decisions, 1),
         "mean_steps": decisions / len(episodes),
         **_motions([episode.motion for episode in episodes]),

@@ -2,7 +2,7 @@
 
 import os
 import pathlib
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any
 
 import gymnasium
@@ -59,6 +59,17 @@ _PLAYED = (str, os.PathLike, LevelBank, Environment, gymnasium.Env, gymnasium.ve
 """What can be played, apart from functions that make an environment."""
 
 
+def _options(request: EvaluationRequest, on: Any) -> dict[str, Any]:
+    """Return the options that differ from the defaults and may change a result."""
+    defaults = EvaluationRequest()
+    asked = {field.name: getattr(request, field.name) for field in fields(request)}
+    asked = {name: value for name, value in asked.items() if value != getattr(defaults, name)}
+    asked.pop("workers", None)
+    if on is not None:
+        asked["on"] = on if isinstance(on, str | pathlib.Path) else getattr(on, "name", type(on).__name__)
+    return {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in asked.items()}
+
+
 def evaluate_policy(
     policy: Policy,
     request: EvaluationRequest,
@@ -75,8 +86,10 @@ def evaluate_policy(
         "arm": config.arm,
         "learner": config.algorithm,
         "max_loops": (rule or policy.run.net).max_loops,
+        "min_loops": getattr(rule, "min_loops", None),
         "threshold": getattr(rule, "threshold", None),
         "start": str(policy.starting),
+        "options": _options(request, on),
     }
     if callable(on) and not isinstance(on, Environment):
         on = on()  # it makes an environment of Gymnasium

@@ -29,7 +29,7 @@ from looped_actor.processes import default_workers
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
 from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
-from looped_actor.reproduction.seeds import ends_table, over_seeds
+from looped_actor.reproduction.seeds import difference_rows, ends_table, over_seeds
 from looped_actor.runs.folder import read_run
 from looped_actor.runs.kinds import run_of
 from looped_actor.runs.policy import WEIGHTS_FILE, Policy, finished_policy
@@ -37,6 +37,8 @@ from looped_actor.version import __version__
 
 ARTIFACTS_FOLDER = "artifacts"
 MADE_FILE = "made.json"
+DIFFERENCES_FILE = "differences.csv"
+"""Of the looped arm and each other one, at the end."""
 PROBED_LEVELS = {"micro": 4_000, "small": 20_000}
 """Levels that probes are trained and tested on; at `paper`, the first 25,000 of each of two banks."""
 PLAYED_LEVELS = {"micro": 250, "small": 1_000}
@@ -204,6 +206,8 @@ def _curves(making: Making) -> None:
             told = paper_numbers.PUZZLES.get(puzzle) or paper_numbers.WORLDS.get(world)
         rows.append({**row, "paper": told and told.mean, "paper_deviation": told and told.deviation})
     write_table(making.out / "ends.csv", ends_table(rows))
+    if differences := difference_rows(rows, "looped"):
+        write_table(making.out / DIFFERENCES_FILE, differences)
     write_table(making.out / "curves.csv", rows)
 
 
@@ -223,7 +227,8 @@ def _worlds(making: Making) -> None:
         own = [facts for key, facts in lasts.items() if (key.task, key.arm) == (task, arm)]
         for number in (0, *TASKS):
             parts = [facts["by_task"][str(number)] if number else facts for facts in own]
-            success = over_seeds([part["solved"] for part in parts], [part["episodes"] for part in parts])
+            names = ("solved", "episodes", "outcomes")
+            success = over_seeds(*([part.get(name) for part in parts] for name in names))
             told = paper_numbers.WORLDS.get((task, number, arm))
             rows.append(
                 {

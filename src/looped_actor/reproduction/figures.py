@@ -92,11 +92,12 @@ def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
         if row["paper"] is not None:
             axis.plot(row["paper"], at - 0.28, "D", color=FAINT, markersize=4)
         style = {"textcoords": "offset points", "xytext": (0, 6), "fontsize": 8, "ha": "center"}
-        axis.annotate(f"{mean:.1%}", (mean, at), **style)
+        axis.annotate(f"{mean:.1%}" + (", still climbing" * row["climbing"]), (mean, at), **style)
     axis.set_yticks([-place for place in range(len(ends))], [ARMS[row["arm"]] for row in ends])
     axis.set(title="at the end", xlim=(-0.02, 1.02), ylim=(-len(ends) + 0.4, 0.6))
     axis.xaxis.set_major_formatter(lambda share, _: f"{share:.0%}")
-    axis.set_xlabel("bar: 95% over levels; line: 95% over seeds", fontsize=8)
+    seeds = "; line: 95% over seeds" if any(row["seeds_low"] is not None for row in ends) else ""
+    axis.set_xlabel(f"bar: 95% over levels{seeds}", fontsize=8)
     axis.grid(axis="y", visible=False)
     if any(row["paper"] is not None for row in ends):
         axis.plot([], [], "D", color=FAINT, markersize=4, label="paper, at its scale")

@@ -13,10 +13,17 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 
 from looped_actor.analysis.drawing import ARMS, TITLES
-from looped_actor.analysis.tables import Row, of, read_table
+from looped_actor.analysis.tables import Row, distinct, of, read_table
 from looped_actor.errors import UserError
 from looped_actor.files import write_whole
-from looped_actor.reproduction.artifacts import ARTIFACTS, ARTIFACTS_FOLDER, Artifact, assemble_again, made_of
+from looped_actor.reproduction.artifacts import (
+    ARTIFACTS,
+    ARTIFACTS_FOLDER,
+    DIFFERENCES_FILE,
+    Artifact,
+    assemble_again,
+    made_of,
+)
 from looped_actor.reproduction.seeds import percent, verdict
 
 NOTES_FILE = "notes.md"
@@ -47,10 +54,14 @@ def _blocks(folder: pathlib.Path, made: dict[pathlib.Path, dict]) -> Iterator[st
     if notes.is_file():
         yield notes.read_text().strip()
     yield (
-        "Success is mean and deviation over seeds. Two 95% intervals stand beside it: *over levels* says how "
-        "sure it is what these very policies solve (Wilson's, all levels or episodes of all seeds pooled), "
-        "*over seeds* how sure it is what other seeds would give (Student's t, wide for few seeds). The "
-        "paper's numbers are at its own scale."
+        "Success is the mean and deviation over seeds. The 95% interval *over levels* is for these policies "
+        "on other levels (Wilson's; all seeds play the same levels, which count once, or as far as the seeds "
+        "solve different ones). *Over seeds* is for other seeds (Student's t, wide for few seeds; none for "
+        "one seed). Two arms are compared by the difference of runs with the same seed on the same levels; "
+        "its interval is the wider of the two. An arm still climbs if its last evaluation is better than "
+        "the one at three quarters of the run by more than the interval of that difference: then it was "
+        "stopped too early to be compared. "
+        "The paper's numbers are at its own scale."
     )
     for artifact in ARTIFACTS.values():
         own = {out: about for out, about in made.items() if about["artifact"] == artifact.id}
@@ -77,19 +88,34 @@ def _artifact(artifact: Artifact, folder: pathlib.Path, out: pathlib.Path, about
             yield f"![{says}]({path.with_suffix('.png').relative_to(folder)})"
             yield says
     if "curves" in artifact.tables:
-        ends = read_table(out / "ends.csv", ("task", "arm", "success", "levels_low", "levels_high"))
+        ends = read_table(
+            out / "ends.csv", ("task", "arm", "success", "levels_low", "levels_high", "climbing")
+        )
         yield _ends(ends)
-        for task in dict.fromkeys(row["task"] for row in ends):
-            others = [arm for arm in ARMS if arm != "looped" and arm in artifact.arms]
-            said = [verdict(of(ends, task=task), "looped", other) for other in others]
-            yield f"{TITLES[task]}: {' '.join(filter(None, said))}"
+        yield from verdicts(out)
     if "worlds" in artifact.tables:
         yield _worlds(read_table(out / "worlds.csv", ("task", "arm", "number", "success")))
 
 
+def verdicts(out: pathlib.Path) -> Iterator[str]:
+    """Yield a sentence for each task of an artifact with curves: how far Looped is ahead of others."""
+    if not (out / DIFFERENCES_FILE).is_file():
+        return
+    ends = read_table(out / "ends.csv", ("task", "arm", "climbing"))
+    differences = read_table(
+        out / DIFFERENCES_FILE, ("task", "arm", "other", "ahead", "low", "high", "seeds")
+    )
+    for task in distinct(differences, "task"):
+        own = of(differences, task=task)
+        said = [verdict(of(ends, task=task), own, other) for other in distinct(own, "other")]
+        yield f"{TITLES[task]}: {' '.join(filter(None, said))}"
+
+
 def _ends(rows: Sequence[Row]) -> str:
     taught = any(row["optimal_actions"] is not None for row in rows)
-    head = ["", "seeds", "steps", "levels", "solved", "95% over levels", "95% over seeds", "loops"]
+    several = any(row["seeds_low"] is not None for row in rows)
+    over_seeds = ["95% over seeds"] * several
+    head = ["", "seeds", "steps", "levels", "solved", "95% over levels", *over_seeds, "loops"]
     seen = any(row.get("train_success") is not None for row in rows)
     body = []
     for row in rows:
@@ -100,7 +126,7 @@ def _ends(rows: Sequence[Row]) -> str:
             f"{row['played']:,}",
             percent(row["success"], row["deviation"]),
             _between(row["levels_low"], row["levels_high"]),
-            _between(row["seeds_low"], row["seeds_high"]),
+            *[_between(row["seeds_low"], row["seeds_high"])] * several,
             f"{row['loops']:.1f}",
         ]
         if taught:

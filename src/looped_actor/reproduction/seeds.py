@@ -1,28 +1,40 @@
-"""Runs that differ in their seed only, as one: mean, deviation, and how sure they are."""
+"""Runs that differ in their seed: mean success, its intervals, and comparisons of arms."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
+from jaxtyping import Bool
 
+from looped_actor.analysis.compare import while_training
 from looped_actor.analysis.drawing import ARMS
 from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.evaluation.intervals import Interval, wilson
+from looped_actor.evaluation.intervals import (
+    Interval,
+    paired_difference,
+    t_interval,
+    unpaired_difference,
+    wilson,
+    wilson_over_levels,
+)
+
+CURVE_PART = 0.75
+"""Part of a run after which its curve should have flattened."""
 
 
 class OverSeeds(NamedTuple):
-    """A share, of runs with different seeds."""
+    """Success of runs with different seeds."""
 
     mean: float
     deviation: float | None
-    """Sample standard deviation; None where there is one run only."""
+    """Sample standard deviation; None for one run."""
     seeds: Interval | None
-    """95%, of the mean over all seeds there might have been: Student's t; None where there is one run."""
+    """95% interval for other seeds on these levels: Student's t; None for one run."""
     levels: Interval
-    """95%, of what these very runs would solve of all levels there might have been: Wilson's, pooled."""
+    """95% interval for these runs on other levels."""
 
     def columns(self, played: str) -> dict[str, float | None]:
-        """Columns of a table in which levels, or episodes, were played."""
+        """Return the columns of a table; `played` is levels or episodes."""
         return {
             "success": self.mean,
             "deviation": self.deviation,
@@ -33,22 +45,25 @@ class OverSeeds(NamedTuple):
         }
 
 
-def over_seeds(solved: Sequence[int], played: Sequence[int]) -> OverSeeds:
-    """Success of some runs that were evaluated alike."""
-    shares = np.array(solved) / np.array(played)
-    mean, levels = float(shares.mean()), wilson(int(sum(solved)), int(sum(played)))
+def outcome_table(texts: Sequence[str | None]) -> Bool[np.ndarray, "runs levels"] | None:
+    """Return the outcomes of runs that played the same levels; None where a run did not record them."""
+    if not all(texts) or len({len(str(text)) for text in texts}) > 1:
+        return None
+    return np.array([[mark == "+" for mark in str(text)] for text in texts])
+
+
+def over_seeds(solved: Sequence[int], played: Sequence[int], outcomes: Sequence[str | None]) -> OverSeeds:
+    """Return the success of runs that played the same levels.
+
+    Where a run has not recorded its `outcomes`, levels count as those of one run: all runs might have solved
+    the same ones.
+    """
+    shares, table = np.array(solved) / np.array(played), outcome_table(outcomes)
+    mean = float(shares.mean())
+    levels = wilson(mean * min(played), min(played)) if table is None else wilson_over_levels(table)
     if len(shares) < 2:
         return OverSeeds(mean, None, None, levels)
-    deviation = float(shares.std(ddof=1))
-    return OverSeeds(mean, deviation, t_interval(shares), levels)
-
-
-def t_interval(values: np.ndarray) -> Interval:
-    """Student's 95% interval of a mean, within 0 and 1."""
-    from scipy.stats import t
-
-    half = t.ppf(0.975, len(values) - 1) * values.std(ddof=1) / np.sqrt(len(values))
-    return Interval(max(0.0, float(values.mean() - half)), min(1.0, float(values.mean() + half)))
+    return OverSeeds(mean, float(shares.std(ddof=1)), t_interval(shares, 0, 1), levels)
 
 
 def percent(mean: float | None, deviation: float | None) -> str:
@@ -68,13 +83,15 @@ def last_evaluations(rows: Sequence[Row]) -> list[Row]:
 
 
 def ends_table(rows: Sequence[Row]) -> list[dict]:
-    """From evaluations during training to a row for each arm, with what the paper reports."""
+    """Return a row for each arm, from evaluations during training, with what the paper reports."""
     table = []
     lasts = last_evaluations(rows)
     for task, learner in distinct(lasts, "task", "learner"):
         for arm in [arm for arm in ARMS if of(lasts, task=task, learner=learner, arm=arm)]:
             own = of(lasts, task=task, learner=learner, arm=arm)
-            success = over_seeds([row["solved"] for row in own], [row["played"] for row in own])
+            success = over_seeds(
+                *([row.get(name) for row in own] for name in ("solved", "played", "outcomes"))
+            )
             optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
             watched = [_learned_from(rows, row["run"]) for row in own]
             seen = [max(course)[1] for course in watched if course]
@@ -87,6 +104,7 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
                     "steps": own[0]["steps"],
                     "played": own[0]["played"],
                     **success.columns("levels"),
+                    "climbing": int(is_climbing(of(rows, task=task, learner=learner, arm=arm))),
                     "train_success": float(np.mean(seen)) if seen else None,
                     "optimal_actions": float(np.mean(optimal)) if optimal else None,
                     "loops": float(np.mean([row["loops"] for row in own])),
@@ -103,26 +121,78 @@ def _learned_from(rows: Sequence[Row], run: str) -> list[tuple[int, float]]:
     return [(row["steps"], row["train_success"]) for row in own]
 
 
-def verdict(ends: Sequence[Row], arm: str, other: str) -> str | None:
-    """Whether an arm of `ends_table` is ahead of another one, in a sentence; None where one is missing."""
-    first, second = of(ends, arm=arm), of(ends, arm=other)
-    if not first or not second:
+def is_climbing(rows: Sequence[Row]) -> bool:
+    """Return whether runs end better than at `CURVE_PART`, by more than the interval of the difference.
+
+    Then the arm was stopped before its curve flattened, and its last evaluation says little about what more
+    steps would give. Levels count as those of one run. Fewer than three evaluations tell nothing.
+    """
+    lasts, earlier, played = [], [], []
+    for run in distinct(rows, "run"):
+        course = sorted(while_training(of(rows, run=run)), key=lambda row: row["steps"])
+        if len(course) < 3:
+            return False
+        whole = course[-1]["steps"]
+        lasts.append(course[-1]["success"])
+        earlier.append(min(course[:-1], key=lambda row: abs(row["steps"] - CURVE_PART * whole))["success"])
+        played.append(course[-1]["played"])
+    return unpaired_difference(np.array(lasts), np.array(earlier), min(played)).levels.low > 0
+
+
+def difference_rows(rows: Sequence[Row], arm: str) -> list[dict]:
+    """Return a row for each other arm with which an arm shares a task and seeds: how far it is ahead."""
+    lasts, table = last_evaluations(rows), []
+    for task, learner in distinct(lasts, "task", "learner"):
+        own = of(lasts, task=task, learner=learner)
+        for other in [other for other in ARMS if other != arm]:
+            pair = [{row["seed"]: row for row in of(own, arm=name)} for name in (arm, other)]
+            seeds = sorted(pair[0].keys() & pair[1].keys())
+            if not seeds:
+                continue
+            first, second = ([runs[seed] for seed in seeds] for runs in pair)
+            outcomes = outcome_table([row.get("outcomes") for row in (*first, *second)])
+            if outcomes is None:
+                shares = (np.array([row["success"] for row in some]) for some in (first, second))
+                apart = unpaired_difference(*shares, min(row["played"] for row in (*first, *second)))
+            else:
+                apart = paired_difference(outcomes[: len(seeds)], outcomes[len(seeds) :])
+            table.append(
+                {
+                    "task": task,
+                    "learner": learner,
+                    "arm": arm,
+                    "other": other,
+                    "seeds": len(seeds),
+                    "by_level": int(outcomes is not None),
+                    "ahead": apart.mean,
+                    "low": apart.widest.low,
+                    "high": apart.widest.high,
+                    "levels_low": apart.levels.low,
+                    "levels_high": apart.levels.high,
+                    "seeds_low": apart.seeds and apart.seeds.low,
+                    "seeds_high": apart.seeds and apart.seeds.high,
+                }
+            )
+    return table
+
+
+def verdict(ends: Sequence[Row], differences: Sequence[Row], other: str) -> str | None:
+    """Return a sentence on how far an arm of `difference_rows` is ahead; None if one is missing."""
+    if not (found := of(differences, other=other)):
         return None
-    a, b = first[0], second[0]
-    ahead, behind = (a, b) if a["success"] >= b["success"] else (b, a)
-    said = f"{ARMS[arm]} {a['success']:.1%}, {ARMS[other]} {b['success']:.1%}: {ARMS[ahead['arm']]} is ahead"
-    if ahead["success"] == behind["success"]:
-        return f"{ARMS[arm]} and {ARMS[other]} are level at {a['success']:.1%}."
-    apart = {
-        "levels": ahead["levels_low"] > behind["levels_high"],
-        "seeds": ahead["seeds_low"] is not None
-        and behind["seeds_high"] is not None
-        and ahead["seeds_low"] > behind["seeds_high"],
-    }
-    if all(apart.values()):
-        return f"{said}; its intervals do not overlap, neither over levels nor over seeds."
-    if apart["levels"]:
-        return f"{said}; the intervals over levels do not overlap, those over {a['runs']} seeds do."
-    if apart["seeds"]:
-        return f"{said}; the intervals over seeds do not overlap, those over levels do."
-    return f"{said}, but the intervals overlap."
+    (apart,) = found
+    arms = apart["arm"], other
+    climbing = [ARMS[arm] for arm in arms if of(ends, arm=arm)[0]["climbing"]]
+    names = " and ".join(ARMS[arm] for arm in arms)
+    if climbing:
+        still = f"{' and '.join(climbing)} still {'climbs' if len(climbing) == 1 else 'climb'} at the end"
+        return f"{names}: too short to compare, {still}; give a larger `--budget` and another `--out`."
+    between = f"{100 * apart['low']:.1f} to {100 * apart['high']:.1f}"
+    said = f"{ARMS[apart['arm']]} is {_points(apart['ahead'])} {ARMS[other]} (95% interval {between})"
+    if apart["seeds"] == 1:
+        said += "; one seed each, and other seeds may differ by more"
+    return said + ("." if apart["low"] > 0 or apart["high"] < 0 else ": undecided.")
+
+
+def _points(ahead: float) -> str:
+    return f"{100 * abs(ahead):.1f} points " + ("ahead of" if ahead >= 0 else "behind")

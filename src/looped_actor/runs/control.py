@@ -293,7 +293,12 @@ class ControlRun(Run):
         player = self.player(**asked, **({"episodes": request.count} if request.count else {}))
         try:
             most = (halting or self.net).max_loops
-            facts = world_summary(player.play(policy.weights, progress), most)
+            facts = {
+                "deviation": player.deviation,
+                "seed": player.seed,
+                "time_limit": player.time_limit,
+                **world_summary(player.play(policy.weights, progress), most),
+            }
             if request.baselines:
                 facts["baselines"] = {"random": world_summary(player.play_at_random(progress), 1)}
         finally:

@@ -228,7 +228,8 @@ class PuzzleRun(OnlineRun):
         """Facts about some levels; with imitation, also about the first thing it learns."""
         bank, part = self._parts[split]
         played = self._player.play(weights, part=part)
-        facts = summary(played, _first(bank.columns.get("moves"), len(part)))
+        facts = {"bank_checksum": bank.info.checksum}
+        facts |= summary(played, _first(bank.columns.get("moves"), len(part)))
         if self.config.learner == "imitation" and split != "train":
             if split not in self._agreements:
                 self._agreements[split] = self.agreement(bank, len(part))

@@ -1,0 +1,286 @@
+"""Numbers in the README and the handbook are those of the records: each is computed again and looked for.
+
+A row of `NUMBERS` holds a page, the text with the number, as a template, and the record with what to put in.
+White space does not count, nor does a line's break.
+"""
+
+# ruff: noqa: E501
+
+import csv
+import json
+import pathlib
+import re
+from functools import cache
+
+import numpy as np
+import pytest
+
+from looped_actor.configs.presets import STUDY_STEPS, preset
+from looped_actor.policies.card import read_card
+from looped_actor.policies.shelf import SHELF
+from looped_actor.reproduction import paper_numbers
+
+ROOT = pathlib.Path(__file__).parents[2]
+RESULTS = ROOT / "results"
+
+
+@cache
+def record(name):
+    return json.loads((RESULTS / name).read_text())
+
+
+@cache
+def rows_of(name):
+    with (RESULTS / name).open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+@cache
+def page(name):
+    return " ".join((ROOT / name).read_text().split())
+
+
+def percents(*values):
+    return [100 * value for value in values]
+
+
+def card(name):
+    found = read_card(SHELF / name)
+    return percents(found.success, *found.interval_95)
+
+
+def depth(setting):
+    return 100 * record("depth_study/table.json")["settings"][setting]["success"]
+
+
+def depth_run(name):
+    return (
+        100 * next(row for row in record("depth_study/table.json")["runs"] if row["run"] == name)["success"]
+    )
+
+
+def answer(title):
+    found = record("depth_study/table.json")["answers"][title]
+    return percents(found["behind"], found["low"], found["high"])
+
+
+BEST = "each arm at the better of two rates"
+
+
+def saving(policy, work, of=None):
+    found = record("savings.json")["timings"][policy][work]
+    return found if of is None else found[of]
+
+
+def iteration(policy):
+    return saving(policy, "train")["over_frozen"]
+
+
+def robots(name):
+    found = record(f"robots/{name}.json")
+    return percents(found["success"], *found["interval_95"])
+
+
+def one_press(arm):
+    return record(f"robots/arms/{arm}.json")["by_task"]["1 press"]["solved"]
+
+
+def paper(*key):
+    found = paper_numbers.PUZZLES.get(key) or paper_numbers.WORLDS[key]
+    return percents(found.mean, found.deviation)
+
+
+def executed(column):
+    """The least and the most of the means over the looped runs of the depth study."""
+    means = [
+        np.mean([float(row[column]) for row in rows_of(path.relative_to(RESULTS)) if row[column]])
+        for path in sorted((RESULTS / "depth_study/runs").glob("*-looped-*/metrics.csv"))
+    ]
+    return len(means), min(means), max(means)
+
+
+def study(task, learner):
+    """The steps of runs of the small study, and mean and deviation of four arms."""
+    ends = rows_of(f"micro_study/artifacts/{task}-curves-{learner}/ends.csv")
+    arms = {row["arm"]: percents(float(row["success"]), float(row["deviation"])) for row in ends}
+    order = ("looped", "iso-params", "iso-flops", "drc")
+    return [STUDY_STEPS[task, learner], *(number for arm in order for number in arms[arm])]
+
+
+def quick(seed):
+    """Success of a seed of the quick comparison, at its end and near three quarters, and core-minutes."""
+    told = {}
+    for arm in ("looped", "iso-flops", "iso-params", "drc"):
+        run = f"rush-hour-imitation-{arm}-seed{seed}"
+        rows = [
+            row
+            for row in rows_of("micro_study/artifacts/rush-hour-curves-imitation/curves.csv")
+            if row["run"] == run
+        ]
+        told[arm] = [
+            100 * float(rows[-1]["success"]),
+            100 * float(rows[-2]["success"]),
+            record("micro_study/record.json")["minutes"][run],
+        ]
+    return [list(numbers) for numbers in zip(*told.values(), strict=True)]
+
+
+def first_commands():
+    """Minutes of the README's commands on a first run."""
+    words = (
+        "looped-actor train rush-hour",
+        "looped-actor eval runs/first",
+        "looped-actor analyse difficulty",
+        "looped-actor export",
+    )
+    return sum(
+        step["minutes"] for step in record("readme.json")["steps"] if step["command"].startswith(words)
+    )
+
+
+def plan(name):
+    found = record(f"plans/{name}.json")
+    return [found["memory"] / 2**30, found["seconds"], found["hours"]]
+
+
+def served(load):
+    """Milliseconds of three quantiles with slots and with batches, and their ratios."""
+    slots, batches = (
+        [record("serving.json")[f"at_{load}%"][kind][f"p{p}"] for p in (50, 95, 99)]
+        for kind in ("slots", "batches")
+    )
+    return [1e3 * s for s in (*slots, *batches)]
+
+
+def faults(name):
+    found = record(f"{name}.json")["outcomes"].values()
+    refused, loaded = (sum(part.get(what, 0) for part in found) for what in ("refused", "loaded"))
+    return [refused + loaded, refused + loaded, refused, loaded]
+
+
+def curve(name):
+    found = record(f"{name}/record.json")
+    final = found["final"]
+    return [*percents(final["success"], *final["interval_95"]), found["minutes_to_80_percent"]]
+
+
+def called(observations, of):
+    return record("policy_call.json")["calls"][observations]["milliseconds"][of]
+
+
+STUDY_ROW = "{:,} steps | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% |"
+README, TRAINING, QUESTIONS = "README.md", "docs/training.md", "docs/questions.md"
+OFFLINE, HALTING, REPRODUCE = "docs/offline.md", "docs/halting.md", "docs/reproduce.md"
+RELIABILITY, SERVING, PLANS = "docs/reliability.md", "docs/serving.md", "docs/accelerators.md"
+NUMBERS = [
+    (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(SHELF / "boxoban-two-boxes").parameters, read_card(SHELF / "boxoban-two-boxes").max_loops]),
+    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}) on 5x5 |", lambda: card("rush-hour-micro")),
+    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}), two boxes, imitation |", lambda: card("boxoban-two-boxes")),
+    (README, "| {:.1f} +- {:.1f}% on 6x6 |", lambda: paper("rush-hour", "looped")),
+    (README, "| {:.1f} +- {:.1f}%, four boxes, PPO |", lambda: paper("boxoban", "looped")),
+    (README, "| {:.1f} against {:.1f}%, three seeds |", lambda: [depth("b-looped-all"), depth("b-iso-params-all")]),
+    (README, "| {:.1f} and {:.1f} against {:.1f}%, two seeds and one |", lambda: [depth_run(f"a-{run}") for run in ("looped-ours-0", "looped-ours-1", "iso-params-ours-0")]),
+    (README, "{:.2f} and {:.2f} for the trained `micro` policies of Boxoban and Rush Hour", lambda: [iteration("micro Boxoban"), iteration("micro Rush Hour")]),
+    (README, "which use {:.1f} and {:.1f} of 8 loops", lambda: [saving(p, "train")["mean_loops"] for p in ("micro Boxoban", "micro Rush Hour")]),
+    (README, "{:.2f} for random weights with depths drawn like those of the paper's Boxoban policy, {:.1f} of 16", lambda: [iteration("random weights, loops like Boxoban"), saving("random weights, loops like Boxoban", "train")["mean_loops"]]),
+    (README, "**{:.0f}%** of 100 episodes ({:.0f} - {:.0f}) by OGBench's protocol", lambda: robots("long/far-1.0-tasks-mean")),
+    (README, "Variant with noise of 0.1 added to the action: {:.0f}% ({:.0f} - {:.0f})", lambda: robots("long/far-1.0-tasks")),
+    (README, "in {} of 20 episodes, an MLP with as few examples in {}", lambda: [one_press("looped"), one_press("mlp")]),
+    (README, "Looped {:.1f} +- {:.1f}%, Iso-Params {:.1f} +- {:.1f}% |", lambda: [*paper("puzzle-3x3", 0, "looped"), *paper("puzzle-3x3", 0, "iso-params")]),
+    (README, "The first four commands take {:.0f} minutes on two cores.", lambda: [first_commands()]),
+    (README, "The last command takes about {:.0f} core-minutes.", lambda: [sum(quick(0)[2])]),
+    (README, "Looped {:.1f}%, Iso-FLOPs {:.1f}%, Iso-Params {:.1f}%, DRC(3,3) {:.1f}%", lambda: quick(0)[0]),
+    (README, "another one {:.1f}, {:.1f}, {:.1f} and {:.1f}%", lambda: quick(1)[0]),
+    (REPRODUCE, "| solved | {:.1f}% | {:.1f}% | {:.1f}% | {:.1f}% |", lambda: quick(0)[0]),
+    (REPRODUCE, "| at three quarters of the run | {:.1f}% | {:.1f}% | {:.1f}% | {:.1f}% |", lambda: quick(0)[1]),
+    (REPRODUCE, "| core-minutes | {:.1f} | {:.1f} | {:.1f} | {:.1f} |", lambda: quick(0)[2]),
+    (TRAINING, "one run of {} iterations that was killed {} times, {} of them while it saved: at its end all {} arrays", lambda: [record("resume.json")[name] for name in ("iterations", "kills", "in_mid_save", "arrays")]),
+    (QUESTIONS, "| 0.0015, the preset | {:.1f}% | **{:.1f}%** | {:.1f}% |", lambda: [depth(f"b-{arm}-all") for arm in ("looped", "iso-flops", "iso-params")]),
+    (QUESTIONS, "| 0.003 | {:.1f}% | {:.1f}% ({:.1f}, {:.1f}, {:.1f}) |", lambda: [depth("g-looped-0.003"), depth("g-iso-flops-0.003"), *(depth_run(f"g-iso-flops-0.003-{seed}") for seed in range(3))]),
+    (QUESTIONS, "({:.1f} against {:.1f}%, two seeds). Nor", lambda: [depth("a-iso-flops-authors"), depth("a-iso-flops-ours")]),
+    (QUESTIONS, "a stack solves {:.1f}% of others, Looped {:.1f}%", lambda: [depth("c-iso-flops-100"), depth("c-looped-100")]),
+    (QUESTIONS, "means of the {} looped runs of `results/depth_study` | {:.2f} to {:.2f} |", lambda: executed("learning_executed")),
+    (HALTING, "{1:.2f} to {2:.2f} loops computed for each one asked for when learning", lambda: executed("learning_executed")),
+    (HALTING, "{1:.2f} to {2:.2f} when acting (means of the {0} looped runs", lambda: executed("acting_executed")),
+    (OFFLINE, "**{:.0f}% of puzzle-3x3** ({:.0f} - {:.0f}%) by OGBench's protocol", lambda: robots("long/far-1.0-tasks-mean")),
+    (OFFLINE, "solves {:.0f}% ({:.0f} - {:.0f}%). From half", lambda: robots("long/far-1.0-tasks")),
+    (OFFLINE, "| **{}, {}, {}, {}, {}** |", lambda: [task["solved"] for task in record("robots/long/far-1.0-tasks.json")["by_task"].values()]),
+    *((OFFLINE, f"| {title} |{' {} |' * 7}", lambda name=name: [task["solved"] for task in record(f"robots/long/{name}.json")["by_task"].values()]) for title, name in (("`play-1.0`: neither, 3e-4, 50,000 steps", "play-1.0"), ("`play-0.3`: the same, behaviour cost 0.3", "play-0.3"), ("`play-0.1`: the same, behaviour cost 0.1", "play-0.1"))),
+    (OFFLINE, "cube-double {:.0f}, cube-triple {:.0f}, puzzle-3x3 {:.0f}, scene {:.0f} |", lambda: [world["transitions_per_second_and_core"]["2"] for world in record("collection.json")["worlds"].values()]),
+    (OFFLINE, "| {:.1f} (the fastest iteration: {:.1f}) |", lambda: [record("offline_speed.json")["runs"][0][name] for name in ("steps_per_second", "fastest_iteration_steps_per_second")]),
+    (OFFLINE, "included | {:.1f}% |", lambda: percents(record("offline_speed.json")["runs"][0]["outside_the_compiled_update"])),
+    (OFFLINE, "killed {} times and resumed", lambda: [record("resume_offline.json")["kills"]]),
+    (OFFLINE, "the nearest is {:.0f} to {:.0f} cm", lambda: sorted(100 * part["median_nearest"] for part in record("robots/cube.json")["episodes"].values())[::2]),
+    (OFFLINE, "Q's best move in {:.0f}% of states, the actor's in {:.0f}, any in {:.0f}", lambda: percents(*(record("robots/cube.json")["goes"]["to a cube"][who] for who in ("q", "actor", "any_direction")))),
+    (OFFLINE, "Q's best move in **{:.0f}%**, the actor's in {:.0f}, any in {:.0f}", lambda: percents(*(record("robots/cube.json")["goes"]["with a cube to its place"][who] for who in ("q", "actor", "any_direction")))),
+    *((REPRODUCE, f"{title}, {STUDY_ROW}", lambda task=task, learner=learner: study(task, learner)) for title, task, learner in (("PPO, Rush Hour", "rush-hour", "ppo"), ("imitation, Rush Hour", "rush-hour", "imitation"), ("imitation, Boxoban", "boxoban", "imitation"))),
+    (REPRODUCE, "In all {} runs took {} core-minutes", lambda: [len(record("micro_study/record.json")["minutes"]), record("micro_study/record.json")["core_minutes_of_training"]]),
+    ("docs/first_policy.md", "{:.2f} ms for one board where the bare jitted function takes {:.2f} ms", lambda: [called(0, "act"), called(0, "bare")]),
+    ("docs/first_policy.md", "| {:.1f}% | {:.1f} - {:.1f}% | {:.0f} | | Rush", lambda: curve("micro_boxoban")),
+    ("docs/first_policy.md", "| {:.1f}% | {:.1f} - {:.1f}% | {:.0f} | `looped-actor train boxoban`", lambda: curve("micro_rush_hour")),
+    *((PLANS, f"| {task} | `{chips}` | {{:.2f}} of {has} GiB | {{:.2f}} s | {{:.1f}} h |", lambda name=name: plan(name)) for task, chips, has, name in (
+        ("boxoban", "v5e:1", 16, "boxoban_v5e_1"), ("boxoban", "v5e:2x4", 16, "boxoban_v5e_2x4"), ("boxoban", "v5e:16x16", 16, "boxoban_v5e_16x16"), ("boxoban", "v6e:1", 32, "boxoban_v6e_1"), ("boxoban", "h100:1", 75, "boxoban_h100_1"),
+        ("cube-double", "v5e:1", 16, "cube-double_v5e_1"), ("cube-double", "v5e:2x4", 16, "cube-double_v5e_2x4"), ("cube-double", "v5e:16x16", 16, "cube-double_v5e_16x16"), ("cube-double", "v6e:1", 32, "cube-double_v6e_1"), ("cube-double", "h100:1", 75, "cube-double_h100_1"))),
+    (PLANS, "Iso-FLOPs on one v5e chip takes {1:.1f} s an iteration and {2:.1f} h", lambda: plan("boxoban_iso-flops_v5e_1")),
+    (PLANS, "Iso-Params, one pass, takes {1:.1f} s and {2:.1f} h", lambda: plan("boxoban_iso-params_v5e_1")),
+    (PLANS, "measured: {:.2f} on Boxoban and {:.2f} on Rush Hour", lambda: [record("plans/truth.json")[task]["estimated_over_measured"] for task in ("boxoban", "rush-hour")]),
+    (PLANS, "an iteration of PPO at `micro` on Rush Hour {:.2f}, one of the paper's net on boards of 6 x 7 {:.2f}", lambda: [record("against.json")[f"iteration, {net}"]["time_ratio"] for net in ("micro, Rush Hour", "the paper's net, boards of 6 x 7")]),
+    *((SERVING, f"at {load}% |".replace("at 30% |", "at 30% of what batches can do |") + " {:.0f}, {:.0f}, {:.0f} ms | {:.0f}, {:.0f}, {:.0f} ms |", lambda load=load: served(load)) for load in (30, 50, 80, 95)),
+    (SERVING, "| {:.1f} | {:.1f} | {:.2f} |", lambda: [*record("serving.json")["saturation"].values(), record("serving.json")["throughput_ratio"]]),
+    (SERVING, "an engine's share of that | {:.2f} |", lambda: [record("serving.json")["engine"]["share_of_streaming"]]),
+    (SERVING, "{:,} answered, half of them within {:.1f} s and 99% within {:.1f} s; {:,} refused", lambda: [record("serving_faults.json")["overload"][name] for name in ("answered", "p50", "p99", "refused")]),
+    (SERVING, "({0[400]:,} of 400, {0[404]:,} of 404, {0[405]:,} of 405)", lambda: [{int(code): n for code, n in record("serving_faults.json")["malformed"]["statuses"].items()}]),
+    (RELIABILITY, "run folders | {:,} | {:,}: {:,} refused with a sentence, {:,} loaded |", lambda: faults("faults_files")),
+    (RELIABILITY, "checkpoints | {:,} | {:,}: {:,} refused with a sentence, {:,} loaded |", lambda: faults("faults_checkpoints")),
+    *((RELIABILITY, f"{title} | {{}} | {{}} resumed to the same bytes | 2026-11-16, {{:.0f}} minutes", lambda name=name: [record(f"faults_kills_{name}.json")[what] for what in ("kills", "equal", "minutes")]) for title, name in (("GCIQL", "gciql"), ("the same, PPO", "ppo"), ("the same, imitation", "imitation"))),
+    ("docs/scaling.md", "| 16 | {:.2f} | {:.3f} |", lambda: list(record("plans/imbalance.json")["reported, boxoban"]["16"].values())),
+    ("docs/paper.md", "is {:,.0f} instead of {:.0f} for the shared block and {:,.0f} instead of {:.0f} for blocks of their own ({:.0f} and {:.0f} with all of their weights)", lambda: [record("initial_gradients.json")["norms"][f"{who}, {what}"]["median"] for who, what in (("shared block", "authors' token and convolution"), ("shared block", "ours"), ("blocks of their own", "authors' token and convolution"), ("blocks of their own", "ours"), ("shared block", "authors'"), ("blocks of their own", "authors'"))]),
+    ("docs/puzzles.md", "against Jumanji's Sokoban, taking turns | {:.1f} times", lambda: [record("worlds.json")["relative_to_jumanji"]["boxoban"]]),
+    ("docs/puzzles.md", "| {:.0f} per second and core; {:.1f} core-hours", lambda: [record("rush_hour_set.json")[name] for name in ("levels_per_second_per_core", "core_hours_for_2020000")]),
+    ("docs/puzzles.md", "{:,} boards, {:,} clusters and {:,} puzzles of 4x4", lambda: [record("rush_hour_enumeration.json")["4x4"][name] for name in ("boards", "clusters", "puzzles")]),
+    ("docs/analysis.md", "record {:.0f} levels a second, at {:,} bytes a level", lambda: [record("latents.json")[name] for name in ("levels_per_second", "bytes_per_level")]),
+    ("docs/analysis.md", "solutions); {:.0f} minutes in all", lambda: [record("micro_imitation/record.json")["minutes_in_all"]]),
+    ("docs/many_devices.md", "took {:.2f} (float64) and {:.2f} (float32) of the time of one device, in two processes {:.1f} and {:.1f}", lambda: [record("devices.json")[kind][how]["time_per_update_over_one_device"] for how in ("8 devices", "2 processes of 1 device") for kind in ("float64", "float32")]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("where", "template", "values"), NUMBERS, ids=[f"{where}: {text[:40]}" for where, text, _ in NUMBERS]
+)
+def test_a_number_in_a_page_is_that_of_its_record(where, template, values):
+    expected = " ".join(template.format(*values()).split())
+    assert expected in page(where), f"{where}: the record says: {expected}"
+
+
+def test_the_steps_of_the_runs_that_are_compared_with_the_papers():
+    """1/250 of the paper's steps, wherever a page says which part of them the comparison of arms has."""
+    ours, theirs = preset("rush-hour", "micro").total_steps, preset("rush-hour", "paper").total_steps
+    part = f"1/{round(theirs / ours)} of the paper's steps"
+    assert part in page(README)
+    assert part in page(QUESTIONS)
+    assert not [
+        path.name for path in ROOT.glob("docs/*.md") if "thousandth of the paper's" in path.read_text()
+    ]
+
+
+def test_the_table_of_what_halting_saves():
+    """Every row of the page's table is a timing of the record."""
+    works = {
+        "rollout": ("train", "rollout"),
+        "update": ("train", "update"),
+        "iteration": ("train", None),
+        "evaluation": ("eval", None),
+    }
+    rows = re.findall(
+        r"^\| ([\w ,]+) \| (\w+) \| ([\d.]+) of (\d+) \| ([\d.]+) \| \*\*([\d.]+)\*\* \|(.*)\|$",
+        (ROOT / HALTING).read_text(),
+        re.M,
+    )
+    assert len(rows) == 15
+    for policy, work, loops, cap, ideal, time, others in rows:
+        found = saving(policy, *works[work])
+        assert f"{found['mean_loops']:.1f} of {found['max_loops']}" == f"{loops} of {cap}"
+        assert f"{found['mean_loops'] / found['max_loops']:.2f}" == ideal
+        assert f"{found['over_frozen']:.2f}" == time, (policy, work)
+        rest = f"{found['iso_flops_over_frozen']:.2f} | {found['executed_over_asked']:.3f} | {found['over_bare']:.2f}"
+        assert others.strip() == rest, (policy, work)
