@@ -227,8 +227,8 @@ def _worlds(making: Making) -> None:
         own = [facts for key, facts in lasts.items() if (key.task, key.arm) == (task, arm)]
         for number in (0, *TASKS):
             parts = [facts["by_task"][str(number)] if number else facts for facts in own]
-            names = ("solved", "episodes", "outcomes")
-            success = over_seeds(*([part.get(name) for part in parts] for name in names))
+            solved, played = ([part[name] for part in parts] for name in ("solved", "episodes"))
+            success = over_seeds(solved, played, [part.get("outcomes") for part in parts])
             told = paper_numbers.WORLDS.get((task, number, arm))
             rows.append(
                 {

@@ -89,9 +89,8 @@ def ends_table(rows: Sequence[Row]) -> list[dict]:
     for task, learner in distinct(lasts, "task", "learner"):
         for arm in [arm for arm in ARMS if of(lasts, task=task, learner=learner, arm=arm)]:
             own = of(lasts, task=task, learner=learner, arm=arm)
-            success = over_seeds(
-                *([row.get(name) for row in own] for name in ("solved", "played", "outcomes"))
-            )
+            solved, played = ([row[name] for row in own] for name in ("solved", "played"))
+            success = over_seeds(solved, played, [row.get("outcomes") for row in own])
             optimal = [row["optimal_actions"] for row in own if row["optimal_actions"] is not None]
             watched = [_learned_from(rows, row["run"]) for row in own]
             seen = [max(course)[1] for course in watched if course]
@@ -152,8 +151,8 @@ def difference_rows(rows: Sequence[Row], arm: str) -> list[dict]:
             first, second = ([runs[seed] for seed in seeds] for runs in pair)
             outcomes = outcome_table([row.get("outcomes") for row in (*first, *second)])
             if outcomes is None:
-                shares = (np.array([row["success"] for row in some]) for some in (first, second))
-                apart = unpaired_difference(*shares, min(row["played"] for row in (*first, *second)))
+                mine, theirs = (np.array([row["success"] for row in some]) for some in (first, second))
+                apart = unpaired_difference(mine, theirs, min(row["played"] for row in (*first, *second)))
             else:
                 apart = paired_difference(outcomes[: len(seeds)], outcomes[len(seeds) :])
             table.append(
