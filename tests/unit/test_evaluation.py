@@ -1,5 +1,6 @@
 """Intervals, bins, players that do not think, and levels played once each."""
 
+import pathlib
 from types import SimpleNamespace
 
 import jax
@@ -9,6 +10,7 @@ import pytest
 from flax import nnx
 from scipy.stats import bootstrap
 
+import looped_actor
 from looped_actor import Categorical, Packed, StopReason
 from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
 from looped_actor.envs import Boxoban
@@ -16,10 +18,14 @@ from looped_actor.evaluation.baselines import play_at_random, play_greedily
 from looped_actor.evaluation.facts import length_bins, summary
 from looped_actor.evaluation.intervals import paired_difference, wilson, wilson_over_levels
 from looped_actor.evaluation.levels import play_levels
+from looped_actor.evaluation.worlds import WorldEpisode, WorldPlayer, WorldsPlayed
 from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
 from looped_actor.levels import BoxobanRecipe, generate, starter_bank
+from looped_actor.offline.graded import Motion
 from looped_actor.runs.kinds import run_of
 from tiny import tiny
+
+RESULTS = pathlib.Path(__file__).parents[2] / "results"
 
 
 @pytest.mark.parametrize(
@@ -195,3 +201,20 @@ def test_levels_can_be_made_harder_and_kept_apart():
     assert solved(hard) < 0.3 < 0.7 < solved(easy)
     known = {cells.tobytes() for cells in easy.cells(slice(None))}
     assert not any(cells.tobytes() in known for cells in hard.cells(slice(None)))
+
+
+def test_an_evaluation_of_robots_says_how_it_was_made(monkeypatch):
+    """The noise, the episodes' seed and the outcome of each episode; nothing is played here."""
+    still = Motion(still=0.0, right=None, wrong=None)
+    solved = {1: (True, False), 2: (False, False)}
+    episodes = [
+        WorldEpisode(t, n, s, [1], [0], still) for t, both in solved.items() for n, s in enumerate(both)
+    ]
+    monkeypatch.setattr(WorldPlayer, "play", lambda *_: WorldsPlayed(episodes, executed=4))
+    policy = looped_actor.load_policy(RESULTS / "robots" / "long" / "far-1.0")
+    plain, noisy = (
+        looped_actor.evaluate(policy, tasks=(1, 2), count=2, **a) for a in ({}, {"deviation": 0.1})
+    )
+    assert (plain["deviation"], noisy["deviation"]) == (0.0, 0.1)
+    assert noisy["options"] == {"tasks": (1, 2), "count": 2, "deviation": 0.1}
+    assert (noisy["outcomes"], noisy["by_task"]["1"]["outcomes"], noisy["seed"]) == ("+---", "+-", 0)

@@ -64,6 +64,11 @@ def answer(title):
     return percents(found["behind"], found["low"], found["high"])
 
 
+def ahead(title):
+    behind, low, high = answer(title)
+    return [-behind, -high, -low]
+
+
 BEST = "each arm at the better of two rates"
 
 
@@ -171,6 +176,7 @@ def called(observations, of):
 STUDY_ROW = "{:,} steps | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% | {:.1f} +- {:.1f}% |"
 README, TRAINING, QUESTIONS = "README.md", "docs/training.md", "docs/questions.md"
 OFFLINE, HALTING, REPRODUCE = "docs/offline.md", "docs/halting.md", "docs/reproduce.md"
+DEPTH = "results/depth_study/report.md"
 RELIABILITY, SERVING, PLANS = "docs/reliability.md", "docs/serving.md", "docs/accelerators.md"
 NUMBERS = [
     (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(SHELF / "boxoban-two-boxes").parameters, read_card(SHELF / "boxoban-two-boxes").max_loops]),
@@ -180,6 +186,13 @@ NUMBERS = [
     (README, "| {:.1f} +- {:.1f}%, four boxes, PPO |", lambda: paper("boxoban", "looped")),
     (README, "| {:.1f} against {:.1f}%, three seeds |", lambda: [depth("b-looped-all"), depth("b-iso-params-all")]),
     (README, "| {:.1f} and {:.1f} against {:.1f}%, two seeds and one |", lambda: [depth_run(f"a-{run}") for run in ("looped-ours-0", "looped-ours-1", "iso-params-ours-0")]),
+    (README, "At a learning rate of 0.0015 **{:.1f} against {:.1f}%**: {:.1f} points behind (95% interval {:.1f} to {:.1f})", lambda: [depth("b-looped-all"), depth("b-iso-flops-all"), *answer("b-looped-all")]),
+    (README, "At 0.003 **{:.1f} against {:.1f}%**: {:.1f} points ahead, undecided (the interval, {:.1f} to {:.1f}, contains zero)", lambda: [depth("g-looped-0.003"), depth("g-iso-flops-0.003"), *ahead("g-looped-0.003")]),
+    (README, "Each at its better rate: {:.1f} points behind ({:.1f} to {:.1f}, without zero)", lambda: answer(BEST)),
+    (QUESTIONS, "| both at 0.0015 | {:.1f} ({:.1f} to {:.1f}) | behind |", lambda: answer("b-looped-all")),
+    (QUESTIONS, "| both at 0.003 | {:.1f} ({:.1f} to {:.1f}) | contains zero: undecided |", lambda: answer("g-looped-0.003")),
+    (QUESTIONS, "| each at its better rate | {:.1f} ({:.1f} to {:.1f}) |", lambda: answer(BEST)),
+    *((DEPTH, f" | {{:.1f}} ({{:.1f}} to {{:.1f}}) | {over} | **{said}** |", lambda title=title: answer(title)) for title, over, said in (("a-looped-ours", "seeds", "undecided"), ("a-looped-authors", "seeds", "undecided"), ("b-looped-all", "seeds", "no"), ("g-looped-0.003", "seeds", "undecided"), (BEST, "seeds", "yes"), ("c-looped-100", "seeds", "undecided"), ("c-looped-1000", "seeds", "undecided"), ("d-looped", "seeds", "undecided"), ("d-looped-random-caps", "seeds", "undecided"))),
     (README, "{:.2f} and {:.2f} for the trained `micro` policies of Boxoban and Rush Hour", lambda: [iteration("micro Boxoban"), iteration("micro Rush Hour")]),
     (README, "which use {:.1f} and {:.1f} of 8 loops", lambda: [saving(p, "train")["mean_loops"] for p in ("micro Boxoban", "micro Rush Hour")]),
     (README, "{:.2f} for random weights with depths drawn like those of the paper's Boxoban policy, {:.1f} of 16", lambda: [iteration("random weights, loops like Boxoban"), saving("random weights, loops like Boxoban", "train")["mean_loops"]]),
@@ -261,6 +274,20 @@ def test_the_steps_of_the_runs_that_are_compared_with_the_papers():
     assert not [
         path.name for path in ROOT.glob("docs/*.md") if "thousandth of the paper's" in path.read_text()
     ]
+
+
+def test_differences_are_said_to_contain_zero_where_they_do():
+    """And the answers of the study are those of its intervals."""
+    told = record("depth_study/table.json")["answers"]
+    assert told["g-looped-0.003"]["low"] < 0 < told["g-looped-0.003"]["high"]
+    for title in ("b-looped-all", BEST):
+        assert told[title]["low"] > 0
+        assert told[title]["by_level"]
+    outcomes = record("depth_study/outcomes.json")["outcomes"]
+    runs = {row["run"]: row["solved"] for row in record("depth_study/table.json")["runs"]}
+    assert {name: marks.count("+") for name, marks in outcomes.items()} == {
+        name: runs[name] for name in outcomes
+    }
 
 
 def test_the_table_of_what_halting_saves():

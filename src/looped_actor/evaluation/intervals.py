@@ -43,7 +43,7 @@ def t_interval(values: Float[np.ndarray, " n"], least: float, most: float) -> In
     """Return Student's interval of the mean of two values or more, within what a mean can be."""
     from scipy.stats import t  # takes most of a second to import
 
-    mean, error = float(values.mean()), float(values.std(ddof=1)) / np.sqrt(len(values))
+    mean, error = float(values.mean()), float(values.std(ddof=1) / np.sqrt(len(values)))
     half = float(t.ppf(0.975, len(values) - 1)) * error
     return Interval(max(least, mean - half), min(most, mean + half))
 
@@ -77,7 +77,7 @@ def paired_difference(
     mean, by_level = float(apart.mean()), apart.mean(axis=0)
     error = np.append(by_level, [1.0, -1.0]).std(ddof=1) / np.sqrt(len(by_level) + 2)
     levels = Interval(mean - Z_95 * float(error), mean + Z_95 * float(error))
-    return Difference(mean, levels, t_interval(apart.mean(axis=1), -1, 1) if len(apart) > 1 else None)
+    return Difference(mean, levels, t_interval(apart.mean(axis=1), -1.0, 1.0) if len(apart) > 1 else None)
 
 
 def unpaired_difference(
@@ -90,7 +90,7 @@ def unpaired_difference(
     mean = float(first.mean() - second.mean())
     error = np.sqrt(sum(share * (1 - share) for share in (first.mean(), second.mean())) / levels)
     over_levels = Interval(mean - Z_95 * float(error), mean + Z_95 * float(error))
-    return Difference(mean, over_levels, t_interval(first - second, -1, 1) if len(first) > 1 else None)
+    return Difference(mean, over_levels, t_interval(first - second, -1.0, 1.0) if len(first) > 1 else None)
 
 
 def clustered_mean(

@@ -63,7 +63,7 @@ def over_seeds(solved: Sequence[int], played: Sequence[int], outcomes: Sequence[
     levels = wilson(mean * min(played), min(played)) if table is None else wilson_over_levels(table)
     if len(shares) < 2:
         return OverSeeds(mean, None, None, levels)
-    return OverSeeds(mean, float(shares.std(ddof=1)), t_interval(shares, 0, 1), levels)
+    return OverSeeds(mean, float(shares.std(ddof=1)), t_interval(shares, 0.0, 1.0), levels)
 
 
 def percent(mean: float | None, deviation: float | None) -> str:
