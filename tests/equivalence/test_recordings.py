@@ -88,6 +88,15 @@ def test_the_table_of_difficulty_counts_every_decision():
     whole = sum(row["states"] * row["loops"] for row in rows)
     assert whole == pytest.approx((trace.loops * trace.taken).sum())
     assert {row["outcome"] for row in rows} <= {"solved", "failed"}
+    new = played.new_states()
+    assert sum(row["new_states"] for row in rows) == new.sum() < trace.taken.sum()
+    whole = sum(row["new_states"] * row["loops_new_states"] for row in rows)
+    assert whole == pytest.approx(trace.loops.T[new[:, : len(trace.loops)]].sum())
+    cells = trace.seen
+    for level in range(9):  # against a set of the boards
+        boards = [board.tobytes() for board in cells[trace.taken[:, level], level]]
+        first = [board not in boards[:step] for step, board in enumerate(boards)]
+        assert new[level, : len(boards)].tolist() == first
 
 
 def observe(bank):

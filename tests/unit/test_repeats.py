@@ -1,6 +1,9 @@
 """States that are new in their episode, against a set of the boards that were seen."""
 
+import io
 import itertools
+import json
+import pathlib
 
 import gymnasium
 import jax
@@ -9,9 +12,15 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 from test_evaluation import always
 
 from looped_actor.algorithms import Acted
+from looped_actor.analysis.caps import FRONTIER
+from looped_actor.analysis.compare import evaluation_rows
+from looped_actor.analysis.difficulty import DIFFICULTY
+from looped_actor.analysis.histogram import HISTOGRAM
+from looped_actor.cli.tables import evaluation_table
 from looped_actor.envs import Boxoban
 from looped_actor.evaluation.episodes import as_vector, play_gymnasium
 from looped_actor.evaluation.facts import summary
@@ -20,6 +29,9 @@ from looped_actor.evaluation.repeats import find_new_states, fingerprint
 from looped_actor.games import BoxobanBoard, Direction
 from looped_actor.games.catalogue import BOXOBAN
 from looped_actor.levels import make_bank
+from looped_actor.models.arms import STARTS
+
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @given(
@@ -128,3 +140,45 @@ def test_repeats_of_gymnasium_s_environments():
     assert facts["loops_new_states"] == 2
     assert facts["loops"] == (1 + 2 + 3 + 1 + 2 + 3 + 1 + 2) / 8
     assert facts["loop_histogram_new_states"] == {"1": 3, "2": 3, "3": 3, "4": 0}
+
+
+ABOUT = {"run": "x", "task": "boxoban", "arm": "looped", "learner": "PPO"}
+
+
+def test_records_of_older_versions_are_still_read():
+    """They do not tell new states from repeats."""
+    rows = evaluation_rows([ROOT / "results" / "carried_study" / "boxoban-fixed-0"])
+    assert {row["loops_new_states"] for row in rows} == {row["repeated_share"] for row in rows} == {None}
+    facts = json.loads((ROOT / "results" / "carried_study" / "window-fixed-0" / "test.json").read_text())
+    shown = Console(width=200, file=io.StringIO())
+    shown.print(evaluation_table({"policy": "x", "task": "boxoban", "bank": "y", **facts}))
+    *_, last, _ = shown.file.getvalue().splitlines()
+    cells = [cell.strip() for cell in last.split("│")[1:-1]]
+    assert cells == ["all", "1,000", "28.3%", "25.6% - 31.2%", "7.17", "-", "-", "18.8"]
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_tables_of_older_versions_are_still_drawn(old):
+    def without(rows, *names):
+        return [{k: v for k, v in row.items() if k not in names} for row in rows] if old else rows
+
+    new = {"new_states": 1, "loops_new_states": 5.0, "low_new_states": 4.0, "high_new_states": 6.0}
+    known = {"measure": "pushes", "states": 3, "levels": 6, "loops": 2.0, "low": 1.0, "high": 3.0}
+    rows = [
+        {**ABOUT, **known, "outcome": outcome, "remaining": remaining, **new}
+        for outcome in ("solved", "failed")
+        for remaining in (1, 2, "lost")
+    ]
+    said = DIFFICULTY.draw(without(rows, *new)).sentence
+    assert "18 decisions, 6 of them where the level is lost" in said
+    assert ("mean loops on new states: solved 5.00 (all decisions 2.00)" in said) != old
+
+    known = {"min_loops": 2, "threshold": 1e-3, "success": 0.5, "low": 0.4, "high": 0.6, "flops": 1.0}
+    rows = [{**ABOUT, **known, "start": start, "loops": 4.0, "loops_new_states": 6.0} for start in STARTS]
+    drawn = FRONTIER.draw(without(rows, "loops_new_states"))
+    assert ("4.00 loops (6.00 on new states)" in drawn.sentence) != old
+    assert len(drawn.figure.axes) == 2 - old
+
+    rows = [{**ABOUT, "loops": n, "decisions": 4, "new_states": int(n == 3)} for n in (1, 2, 3)]
+    said = HISTOGRAM.draw(without(rows, "new_states")).sentence
+    assert ("2.0 (3.0 on new states)" in said) != old
