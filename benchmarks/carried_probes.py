@@ -10,8 +10,7 @@ from. In step 0 nothing is carried yet. States from which no solution exists are
 
 Most states of failed episodes repeat an earlier one, often because the last action changed nothing: then the
 carried latent comes from the very board that it is read for. So states are scored in groups: those that are
-new in their episode, by step and by whether the last action was a push, and repeats. Probes are trained
-twice: on all states, and on new states alone.
+new in their episode, by step and by whether the last action was a push, and repeats.
 """
 
 import argparse
@@ -43,7 +42,6 @@ PLACES = ("carried, before the state is seen", "loop 1, carried start", "loop 1,
 PUSHES = (1, 2, 3, 4)
 STEPS = ((0, 0), (1, 2), (3, 5), (6, 10_000))
 """Steps of an episode that are counted together."""
-TRAINED_ON = ("all states", "new states")
 FEWEST_LEVELS = 10
 """Groups of fewer levels are in the record and not in the figure."""
 BATCH = 250
@@ -186,21 +184,17 @@ def main() -> None:
     groups = groups_of(states)
     facts: dict[str, Any] = {"decisions": decisions, "decisions_on_new_states": new}
     facts |= {"states": len(states.level), "new_states": int(states.new.sum()), "tested": len(split.test)}
-    accuracy: dict[str, Any] = {}
-    for which in TRAINED_ON:
-        chosen = np.ones_like(states.new) if which == "all states" else states.new
-        learned = Split(*(rows[chosen[rows]] for rows in split))
-        epochs = round(given.epochs * len(split.train) / len(learned.train))
-        accuracy[which] = {}
-        for place, latents in zip(PLACES, states.latents, strict=True):
-            probes = train_probes(latents, targets, right, learned, ProbeConfig(epochs=epochs)).probes
-            accuracy[which][place] = {
-                name: score(probes, states, latents, right, split.test[group[split.test]])
-                for name, group in groups.items()
-            }
-            print(which, place, accuracy[which][place], flush=True)
-    facts["accuracy"] = accuracy
-    draw(accuracy["new states"], given.out)
+    learned = Split(*(rows[states.new[rows]] for rows in split)) if given.train_on_new else split
+    epochs = round(given.epochs * len(split.train) / len(learned.train))
+    facts |= {"trained_on": "new states" if given.train_on_new else "all states", "accuracy": {}}
+    for place, latents in zip(PLACES, states.latents, strict=True):
+        probes = train_probes(latents, targets, right, learned, ProbeConfig(epochs=epochs)).probes
+        facts["accuracy"][place] = {
+            name: score(probes, states, latents, right, split.test[group[split.test]])
+            for name, group in groups.items()
+        }
+        print(place, facts["accuracy"][place], flush=True)
+    draw(facts["accuracy"], given.out)
     write_record(given.out, facts)
 
 
