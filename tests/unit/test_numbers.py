@@ -46,6 +46,8 @@ def percents(*values):
 
 def card(name):
     found = read_card(SHELF / name)
+    assert found is not None
+    assert found.interval_95 is not None
     return percents(found.success, *found.interval_95)
 
 

@@ -32,6 +32,7 @@ def evaluation_rows(folders: Sequence[pathlib.Path]) -> list[dict[str, Any]]:
             raise UserError(f"{folder} holds critics and no policy: leave it out of the comparison")
         paths, test = evaluations_of(folder), folder / TEST_FILE
         about = {**about_run(name, config), "seed": config.seed}
+        facts: Any = {}
         for path in [*paths, *[test] * test.is_file()]:
             of_test = path == test
             about["steps"] = int((paths[-1] if of_test else path).stem)

@@ -122,7 +122,7 @@ def _no_decisions(episodes: int, steps: int) -> Decisions:
 def _with_decisions(
     decisions: Decisions,
     episode: Int[Array, " n"],
-    step: Int[Array, " n"],
+    step: Int[Array | np.ndarray, " n"],
     observation: PyTree,
     loops: Int[Array, " n"],
     acted: Bool[Array, " n"],
