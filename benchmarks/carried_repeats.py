@@ -40,7 +40,7 @@ def sums_of(played: Played) -> dict[str, np.ndarray]:
         "decisions": np.asarray(played.episodes.length, float),
         "new_states": new.sum(axis=1).astype(float),
         "all_loops": np.asarray(played.episodes.loops, float),
-        "new_loops": (played.decisions.loops * new).sum(axis=1).astype(float),
+        "new_loops": (np.asarray(played.decisions.loops) * new).sum(axis=1).astype(float),
     }
 
 
@@ -84,8 +84,8 @@ def play(folder: pathlib.Path, levels: pathlib.Path, threshold: float, mesh: Any
     """Return what one policy does from both starts."""
     policy = load_policy(folder)
     run = policy.run.puzzle
-    assert policy.halting is not None
-    halting: Any = replace(policy.halting, threshold=threshold)
+    rule: Any = policy.halting
+    halting = replace(rule, threshold=threshold)
     bank, sums, success = open_bank(levels), {}, {}
     facts: dict[str, Any] = {"trained_start": str(policy.starting)}
     for start in ("fixed", "carried"):
