@@ -106,7 +106,7 @@ def visited(policy: Any, levels: int) -> States:
         parts.append(States(chosen[row], step, cells, new, changed, pushed, latents))
         print(f"played {min(first + BATCH, levels)} of {levels} levels", flush=True)
     *about, latents = zip(*parts, strict=True)
-    whole = States(*map(np.concatenate, about), np.concatenate(latents, axis=1))
+    whole = States(*[*map(np.concatenate, about), np.concatenate(latents, axis=1)])
     return whole._replace(cells=whole.cells.reshape(-1, bank.info.height, bank.info.width))
 
 
@@ -121,7 +121,7 @@ def solved(states: States) -> tuple[States, np.ndarray, np.ndarray]:
     found = np.full(len(boards), -1)
     found[good] = np.arange(len(good))
     chosen = found[place] >= 0
-    kept = States(*(leaf[chosen] for leaf in states[:-1]), states.latents[:, chosen])
+    kept = States(*[*(leaf[chosen] for leaf in states[:-1]), states.latents[:, chosen]])
     return kept, targets[place[chosen]], right[found[place[chosen]]]
 
 
