@@ -83,6 +83,18 @@ def iteration(policy):
     return saving(policy, "train")["over_frozen"]
 
 
+def carried(game, of):
+    """The least and the most over the policies of a game, of their loops carried over fixed or of repeats."""
+    policies = record(f"carried_study/repeats-{game}.json")["policies"].values()
+    if of == "repeats":
+        found = [
+            100 * played["repeated_share"] for one in policies for played in (one["fixed"], one["carried"])
+        ]
+    else:
+        found = [one["carried"][of] / one["fixed"][of] for one in policies]
+    return min(found), max(found)
+
+
 def robots(name):
     found = record(f"robots/{name}.json")
     return percents(found["success"], *found["interval_95"])
@@ -182,6 +194,8 @@ DEPTH = "results/depth_study/report.md"
 RELIABILITY, SERVING, PLANS = "docs/reliability.md", "docs/serving.md", "docs/accelerators.md"
 NUMBERS = [
     (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(SHELF / "boxoban-two-boxes").parameters, read_card(SHELF / "boxoban-two-boxes").max_loops]),
+    (README, "| {:.2f} to {:.2f} (Boxoban), {:.2f} to {:.2f} (Rush Hour), as many levels solved; {:.2f} to {:.2f} over all Boxoban decisions, of which {:.0f} to {:.0f}% repeat a state |", lambda: [*carried("boxoban", "loops_new_states"), *carried("rush-hour", "loops_new_states"), *carried("boxoban", "loops"), *carried("boxoban", "repeats")]),
+    ("docs/carried.md", "On Boxoban {:.0f} to {:.0f}% of all decisions repeat a state", lambda: carried("boxoban", "repeats")),
     (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}) on 5x5 |", lambda: card("rush-hour-micro")),
     (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}), two boxes, imitation |", lambda: card("boxoban-two-boxes")),
     (README, "| {:.1f} +- {:.1f}% on 6x6 |", lambda: paper("rush-hour", "looped")),
