@@ -140,14 +140,23 @@ def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
 def without_interrupts() -> Iterator[None]:
     """Start processes that never see Ctrl-C, which a terminal sends to all of a command's processes.
 
-    Once they run, `end_with_parent` ignores it; until then Python would print a traceback.
+    Once they run, `end_with_parent` ignores it; until then Python would print a traceback. An interruption
+    meanwhile is raised afterwards, or a process would be left without what it is to do.
     """
     resource_tracker.ensure_running()  # or it is started within, and unblocks the signal
+    came: list[int] = []
+    in_main_thread = threading.current_thread() is threading.main_thread()
+    # A blocked signal may still reach another thread, and then interrupts the main one.
+    handler = signal.signal(signal.SIGINT, lambda number, _: came.append(number)) if in_main_thread else None
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
     try:
         yield
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
+        if in_main_thread:
+            signal.signal(signal.SIGINT, handler)
+        if came:
+            signal.raise_signal(signal.SIGINT)
 
 
 def forget(parts: pathlib.Path) -> None:

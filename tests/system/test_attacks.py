@@ -374,9 +374,12 @@ class Started:
         return "_multiarray_umath" in pathlib.Path(f"/proc/{self.process.pid}/maps").read_text()
 
     def has_workers(self):
-        tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
-        children = " ".join((task / "children").read_text() for task in tasks).split()
-        lines = [pathlib.Path("/proc", child, "cmdline").read_text() for child in children]
+        try:
+            tasks = pathlib.Path(f"/proc/{self.process.pid}/task").iterdir()
+            children = " ".join((task / "children").read_text() for task in tasks).split()
+            lines = [pathlib.Path("/proc", child, "cmdline").read_text() for child in children]
+        except (FileNotFoundError, ProcessLookupError):  # one has just ended
+            return False
         return any("spawn_main" in line for line in lines)
 
 

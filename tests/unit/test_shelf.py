@@ -60,7 +60,7 @@ def test_an_evaluation_says_by_which_options_it_was_made():
     policy = looped_actor.load_policy("rush-hour-micro")
     plain, other = (
         looped_actor.evaluate(policy, count=4, **asked)
-        for asked in ({}, {"min_loops": 3, "threshold": 0.01, "start": "carried", "workers": 1})
+        for asked in ({}, {"min_loops": 3, "threshold": 0.01, "start": "carried"})
     )
     assert (plain["min_loops"], plain["options"]) == (2, {"count": 4})
     changed = {"count": 4, "min_loops": 3, "threshold": 0.01, "start": "carried"}

@@ -66,7 +66,7 @@ def _options(request: EvaluationRequest, on: Any) -> dict[str, Any]:
     asked = {name: value for name, value in asked.items() if value != getattr(defaults, name)}
     asked.pop("workers", None)
     if on is not None:
-        asked["on"] = on if isinstance(on, str | pathlib.Path) else getattr(on, "name", type(on).__name__)
+        asked["levels" if isinstance(on, LevelBank) else "on"] = getattr(on, "name", type(on).__name__)
     return {name: str(value) if isinstance(value, pathlib.Path) else value for name, value in asked.items()}
 
 
@@ -79,6 +79,8 @@ def evaluate_policy(
 ) -> dict[str, Any]:
     """Facts about a policy that JSON can hold: what it achieved, at what depth, and what was played."""
     policy = policy.with_start(request.start and STARTS[request.start])
+    if isinstance(on, str | os.PathLike):
+        request, on = replace(request, levels=pathlib.Path(on)), None
     config, rule = policy.config, policy.rule(request) or policy.halting
     facts = {
         "policy": policy.name,
@@ -99,8 +101,6 @@ def evaluate_policy(
         run = replace(policy.run, mesh=mesh)
         if isinstance(on, LevelBank):
             run, on = replace(run.puzzle, given=on), None
-        if on is not None:
-            request = replace(request, levels=pathlib.Path(on))
         try:
             return facts | run.play(policy, request, progress)
         finally:
