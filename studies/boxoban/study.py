@@ -90,6 +90,8 @@ class Study:
             return
         material = load_material(self.levels, self.data / "labels", files)
         for setting in unfinished:
+            if self.stop.asked:
+                return
             Run(setting, self.data / "runs" / setting.name).go_on(material, self.stop)
 
 
