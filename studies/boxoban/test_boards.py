@@ -16,7 +16,7 @@ from looped_actor.levels.sources import read_boxoban_file
 from looped_actor.solvers.boxoban import solve_cells
 from looped_actor.solvers.boxoban_advice import advise_boxoban
 
-LEVELS = pathlib.Path("/work/shared/data/boxoban-levels/unfiltered")
+LEVELS = pathlib.Path(__file__).parents[3] / "shared" / "data" / "boxoban-levels" / "unfiltered"
 LIMIT = 100_000
 
 BOARD = """
