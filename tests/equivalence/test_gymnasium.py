@@ -2,6 +2,7 @@
 
 import csv
 import io
+import os
 import pathlib
 import zipfile
 
@@ -84,7 +85,11 @@ def test_a_run_on_the_host_is_the_run_on_the_devices(start):
 
 
 def test_a_run_is_what_it_was(tmp_path, x64):
-    """As commit 395f374 made it, up to rounding on another processor."""
+    """As commit 395f374 made it, up to rounding on another processor.
+
+    Initial weights are drawn in float32, and a truncated normal differs by 1e-7 between the compiler's
+    levels of optimisation; everything after the draw is in float64.
+    """
     env = Boxoban(starter_bank("boxoban").on_device(), time_limit=4)
     trainer = ppo_trainer(CONFIG, SameDraws(env, 4), build, 2, all_devices(1), dtype=jnp.float64)
     same = {"seed": 3, "fingerprint": "", "schedule": Schedule(4, 100, 100)}
@@ -92,9 +97,10 @@ def test_a_run_is_what_it_was(tmp_path, x64):
     with zipfile.ZipFile(GOLDEN) as file:
         expected = list(csv.DictReader(io.TextIOWrapper(file.open("metrics.csv"))))
     found = list(csv.DictReader((tmp_path / "metrics.csv").open()))
+    precise = {"rel": 1e-5, "abs": 1e-7} if os.environ.get("OPTIMISED") else {"rel": 1e-9, "abs": 1e-12}
     for ours, theirs in zip(found, expected, strict=True):
         for name, value in theirs.items():
-            assert float(ours[name]) == pytest.approx(float(value), rel=1e-9, abs=1e-12), name
+            assert float(ours[name]) == pytest.approx(float(value), **precise), name
 
 
 def _run(trainer):
