@@ -11,11 +11,11 @@ import numpy as np
 from record import write_record
 from tqdm import tqdm
 
-from looped_actor.levels import open_bank, solve_bank
-from looped_actor.levels.solutions import replays
-from looped_actor.processes import default_workers
-from looped_actor.solvers import SolveStatus
-from looped_actor.solvers.boxoban import solve_cells
+from looped_actor.puzzles.banks import open_bank
+from looped_actor.puzzles.boxoban.solver import solve_cells
+from looped_actor.puzzles.solutions import replays, solve_bank
+from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.utils.processes import default_workers
 
 
 def main() -> None:

@@ -24,19 +24,20 @@ import numpy as np
 from record import write_record
 
 import looped_actor
-from looped_actor.algorithms import deciding
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.analysis.probes import Probe, ProbeConfig, Split, names_right, split_levels, train_probes
 from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.games.boxoban import Cell
-from looped_actor.games.catalogue import BOXOBAN
-from looped_actor.levels import make_bank, solve_bank
-from looped_actor.levels.plans import push_targets, right_pushes
 from looped_actor.loop import Carried
-from looped_actor.processes import default_workers
-from looped_actor.solvers import SolveStatus
-from looped_actor.solvers.advice import distinct_boards
+from looped_actor.puzzles.banks import make_bank
+from looped_actor.puzzles.boxoban.plans import push_targets, right_pushes
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.catalogue import BOXOBAN
+from looped_actor.puzzles.solutions import solve_bank
+from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.puzzles.teachers import distinct_boards
+from looped_actor.utils.processes import default_workers
 
 PLACES = ("carried, before the state is seen", "loop 1, carried start", "loop 1, fresh start")
 PUSHES = (1, 2, 3, 4)

@@ -16,11 +16,11 @@ from record import write_record
 
 from looped_actor import load_policy
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.devices import start_devices
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.evaluation.levels import Played
-from looped_actor.levels import open_bank
 from looped_actor.models.arms import STARTS
+from looped_actor.puzzles.banks import open_bank
+from looped_actor.training.sharding import start_devices
 
 RESAMPLES = 2000
 MEASURES = {

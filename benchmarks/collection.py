@@ -14,8 +14,8 @@ import time
 import ogbench
 from record import write_record
 
-from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.ogbench import WORLDS
+from looped_actor.robots.collection import CollectionJob, collect
+from looped_actor.robots.ogbench import WORLDS
 
 
 def collected(job, folder, workers):

@@ -29,20 +29,21 @@ from sharing import LEARNERS, blocks_that_begin_alike
 
 from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.drawing import ARMS, colour_of, new_axes, save_figure
-from looped_actor.codec import key_of, replaced, to_json
-from looped_actor.configs.presets import preset
-from looped_actor.configs.runs import OnlineConfig
-from looped_actor.devices import all_devices
 from looped_actor.evaluation.facts import outcomes_text
 from looped_actor.evaluation.intervals import paired_difference, unpaired_difference
 from looped_actor.evaluation.levels import LevelPlayer
-from looped_actor.levels import LevelBank, generate
 from looped_actor.models import AUTHORS
-from looped_actor.policies.evaluate import evaluate
-from looped_actor.policies.load import load_policy
-from looped_actor.processes import Job, Processes, Status, fan_out
+from looped_actor.puzzles.banks import LevelBank
+from looped_actor.puzzles.build import generate
 from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
 from looped_actor.reproduction.seeds import outcome_table, over_seeds
+from looped_actor.runs.config import OnlineConfig
+from looped_actor.runs.evaluate import evaluate
+from looped_actor.runs.load import load_policy
+from looped_actor.runs.presets import preset
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import key_of, replaced, to_json
+from looped_actor.utils.processes import Job, Processes, Status, fan_out
 
 MARGIN = 0.03
 """A policy that is behind by less matches the other."""

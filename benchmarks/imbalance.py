@@ -14,8 +14,8 @@ import pathlib
 import numpy as np
 from record import write_record
 
-from looped_actor.bench.depths import DISTRIBUTIONS
 from looped_actor.loop.packing import even_chunks
+from looped_actor.planning.depths import DISTRIBUTIONS
 from looped_actor.planning.schedule import packed
 
 ROOT = pathlib.Path(__file__).parents[1]

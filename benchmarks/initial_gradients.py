@@ -22,14 +22,13 @@ from record import write_record
 from looped_actor.algorithms import Advised, Weights, imitation_loss, no_statistics
 from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.games.boxoban import Cell
-from looped_actor.levels import starter_bank
 from looped_actor.loop import PolicyKL
 from looped_actor.models import AUTHORS, CoreConfig, InitialWeights
 from looped_actor.models.arms import arm_named
 from looped_actor.models.tasks import TASKS
-from looped_actor.solvers import BoxobanTeacher
-from looped_actor.solvers.advice import planes_of
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.teachers import BoxobanTeacher, planes_of
 
 NEVER = PolicyKL(threshold=0.0, max_loops=16)
 """All examples take all loops."""

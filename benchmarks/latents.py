@@ -15,7 +15,7 @@ import time
 import jax
 from record import write_record
 
-from looped_actor.devices import start_devices
+from looped_actor.training.sharding import start_devices
 
 
 def main():
@@ -30,11 +30,11 @@ def main():
 
     from looped_actor.algorithms import Weights, no_statistics
     from looped_actor.analysis.latents import LatentsRecorder, open_latents
-    from looped_actor.configs.presets import preset
-    from looped_actor.levels import starter_bank
     from looped_actor.loop import FixedLoops
-    from looped_actor.runs.kinds import run_of
-    from looped_actor.solvers.advice import planes_of
+    from looped_actor.puzzles.banks import starter_bank
+    from looped_actor.puzzles.teachers import planes_of
+    from looped_actor.runs.presets import preset
+    from looped_actor.runs.registry import run_of
 
     config = preset("boxoban", "paper")
     _, trained, fixed = nnx.split(run_of(config).build(nnx.Rngs(0)), nnx.Param, ...)

@@ -20,14 +20,14 @@ import matplotlib.pyplot as plt
 from record import write_record
 
 from looped_actor.algorithms import no_statistics
-from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.devices import all_devices
 from looped_actor.evaluation.facts import summary
-from looped_actor.policies.evaluate import evaluate_policy
-from looped_actor.policies.load import policy_at
+from looped_actor.evaluation.requests import EvaluationRequest
+from looped_actor.policy.policy import save_policy
+from looped_actor.runs.evaluate import evaluate_policy
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import save_policy
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 
 
 def evaluations_of(run):

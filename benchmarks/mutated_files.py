@@ -145,8 +145,8 @@ def _too_long(number, frame) -> None:
 
 
 def _outcome(opening: Callable, place: pathlib.Path) -> tuple[str, str]:
-    from looped_actor.codec import ConfigError
-    from looped_actor.files import FileError
+    from looped_actor.utils.codec import ConfigError
+    from looped_actor.utils.files import FileError
 
     signal.setitimer(signal.ITIMER_REAL, SECONDS)
     try:
@@ -241,8 +241,8 @@ def _load_policy(place: pathlib.Path) -> object:
 
 
 def _configs(place: pathlib.Path) -> None:
-    from looped_actor.configs.presets import preset
-    from looped_actor.configs.runs import write_config
+    from looped_actor.runs.config import write_config
+    from looped_actor.runs.presets import preset
 
     write_config(preset("boxoban", "paper"), place / "a.json")
     write_config(preset("rush-hour", "micro", learner="imitation"), place / "b.json")
@@ -250,13 +250,14 @@ def _configs(place: pathlib.Path) -> None:
 
 
 def _read_configs(place: pathlib.Path) -> object:
-    from looped_actor.configs.runs import read_config
+    from looped_actor.runs.config import read_config
 
     return [read_config(place / name) for name in ("a.json", "b.json", "c.json")]
 
 
 def _bank(place: pathlib.Path) -> None:
-    from looped_actor.levels import make_bank, solve_bank, starter_bank, write_bank, write_solutions
+    from looped_actor.puzzles.banks import make_bank, starter_bank, write_bank
+    from looped_actor.puzzles.solutions import solve_bank, write_solutions
 
     for game in ("boxoban", "rush-hour"):
         whole = starter_bank(game)
@@ -267,14 +268,14 @@ def _bank(place: pathlib.Path) -> None:
 
 
 def _open_banks(place: pathlib.Path) -> object:
-    from looped_actor.levels import open_bank
+    from looped_actor.puzzles.banks import open_bank
 
     banks = [open_bank(place / f"{game}.levels") for game in ("boxoban", "rush-hour")]
     return [bank.check() for bank in banks]
 
 
 def _open_solutions(place: pathlib.Path) -> object:
-    from looped_actor.levels import open_solutions
+    from looped_actor.puzzles.solutions import open_solutions
 
     found = [open_solutions(place / f"{game}.solutions") for game in ("boxoban", "rush-hour")]
     return [[one.moves(i) for i in range(len(one))] for one in found]
@@ -345,7 +346,7 @@ def _read_probes(place: pathlib.Path) -> object:
 def _checkpoints(place: pathlib.Path) -> None:
     import jax.numpy as jnp
 
-    from looped_actor.training.checkpoint import Bookmark, Checkpoints
+    from looped_actor.training.checkpoints import Bookmark, Checkpoints
 
     checkpoints = Checkpoints(place, "mine")
     checkpoints.save({"a": jnp.zeros(3), "b": jnp.ones((2, 2))}, Bookmark(1, 10, 100, "mine"))
@@ -355,7 +356,7 @@ def _checkpoints(place: pathlib.Path) -> None:
 def _read_checkpoints(place: pathlib.Path) -> object:
     import logging
 
-    from looped_actor.training.checkpoint import Checkpoints
+    from looped_actor.training.checkpoints import Checkpoints
 
     logging.getLogger("absl").setLevel(logging.CRITICAL)
     return Checkpoints(place, "mine", read_only=True).read()
@@ -375,8 +376,8 @@ def _run_folder(place: pathlib.Path) -> None:
 
 def _read_run_folder(place: pathlib.Path) -> object:
     from looped_actor.analysis.compare import evaluation_rows
-    from looped_actor.configs.provenance import read_provenance
     from looped_actor.runs.folder import fingerprint_of, read_run
+    from looped_actor.runs.provenance import read_provenance
 
     return read_run(place), read_provenance(place), fingerprint_of(place), evaluation_rows([place])
 
@@ -391,7 +392,7 @@ def _texts(place: pathlib.Path) -> None:
 
 
 def _read_texts(place: pathlib.Path) -> object:
-    from looped_actor.levels.sources import read_boxoban_file, read_rush_hour_database
+    from looped_actor.puzzles.sources import read_boxoban_file, read_rush_hour_database
 
     return read_boxoban_file(place / "boxoban.txt"), read_rush_hour_database(place / "rush.txt")
 

@@ -20,11 +20,11 @@ import matplotlib.pyplot as plt
 from learning_curve import evaluations_of
 from record import write_record
 
-from looped_actor.devices import all_devices
-from looped_actor.evaluation.worlds import world_summary
-from looped_actor.policies.load import policy_at
+from looped_actor.robots.evaluation import world_summary
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 
 
 def table(path):

@@ -17,13 +17,13 @@ import time
 from rates import product_rate
 from record import write_record
 
-from looped_actor.devices import start_devices
+from looped_actor.training.sharding import start_devices
 
 
 def timed(config, folder, mesh, iterations):
     import jax
 
-    from looped_actor.runs.kinds import run_of
+    from looped_actor.runs.registry import run_of
     from looped_actor.training import Schedule, fit
 
     parts = run_of(config, folder, mesh)
@@ -84,8 +84,8 @@ def main():
     parser.add_argument("--out")
     options = parser.parse_args()
     mesh = start_devices(options.devices)
-    from looped_actor.codec import replaced
-    from looped_actor.configs.presets import preset
+    from looped_actor.runs.presets import preset
+    from looped_actor.utils.codec import replaced
 
     found = []
     for arm, batch in itertools.product(options.arms, options.batch):

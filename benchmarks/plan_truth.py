@@ -19,15 +19,15 @@ from record import write_record
 
 jax.config.update("jax_num_cpu_devices", 1)
 
-from looped_actor.codec import replaced  # noqa: E402
-from looped_actor.configs.presets import preset  # noqa: E402
-from looped_actor.devices import all_devices  # noqa: E402
 from looped_actor.models.cost import fastest  # noqa: E402
 from looped_actor.planning.chips import Chip  # noqa: E402
 from looped_actor.planning.hlo import read_program  # noqa: E402
 from looped_actor.planning.plan import Schedule, parts_of  # noqa: E402
 from looped_actor.runs.folder import begin_run  # noqa: E402
-from looped_actor.runs.kinds import run_of  # noqa: E402
+from looped_actor.runs.presets import preset  # noqa: E402
+from looped_actor.runs.registry import run_of  # noqa: E402
+from looped_actor.training.sharding import all_devices  # noqa: E402
+from looped_actor.utils.codec import replaced  # noqa: E402
 
 
 def this_core() -> Chip:

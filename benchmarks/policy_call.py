@@ -14,7 +14,7 @@ from flax import nnx
 from record import write_record
 
 import looped_actor
-from looped_actor.bench.timing import take_turns
+from looped_actor.planning.timing import take_turns
 
 ROOT = pathlib.Path(__file__).parents[1]
 POLICY = ROOT / "results" / "micro_rush_hour" / "policy"

@@ -15,7 +15,7 @@ import numpy as np
 from record import write_record
 
 from looped_actor.analysis.drawing import new_axes, save_figure
-from looped_actor.offline.graded import GRADED
+from looped_actor.robots.graded import GRADED
 
 FACTS = ("episodes", "solved", "interval_95", "still", "right", "wrong")
 

@@ -19,10 +19,10 @@ from robots_stuck import places_of_buttons, what_is_known
 from looped_actor.analysis.compare import evaluations_of
 from looped_actor.analysis.drawing import COLOURS, INK, new_axes, save_figure
 from looped_actor.analysis.study import names_of
-from looped_actor.runs.control import CRITICS_FILE, CRITICS_FORMAT
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.weights import fitted, read_weights
+from looped_actor.runs.registry import run_of
+from looped_actor.runs.robots import CRITICS_FILE, CRITICS_FORMAT
+from looped_actor.utils.tensors import fitted, read_weights
 
 CURVES = {
     "subtasks_correlation": "V against presses left, rank correlation",

@@ -19,8 +19,8 @@ from rich.progress import track
 from robots_stuck import AWAY, EXAMPLES, Episode, Examples, goes, judges_and_actor, play_one
 
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.offline.graded import ARM, CUBE, GRADED, SCALE, cubes, hands, stands_still
-from looped_actor.offline.ogbench import Arena
+from looped_actor.robots.graded import ARM, CUBE, GRADED, SCALE, cubes, hands, stands_still
+from looped_actor.robots.ogbench import Arena
 
 STAGES = ("reached", "lifted", "over_its_place", "solved")
 GOES = ("q", "actor", "any_direction")

@@ -20,12 +20,12 @@ from rich.progress import track
 
 from looped_actor import load_policy
 from looped_actor.analysis.drawing import COLOURS, FAINT, INK, new_axes, save_figure
-from looped_actor.evaluation.worlds import shaken
 from looped_actor.models import GoalObservation
-from looped_actor.offline.graded import ARM, SIDE, buttons_between, hands, lights, pressed, stands_still
-from looped_actor.offline.ogbench import Arena, episode_seed
+from looped_actor.robots.evaluation import shaken
+from looped_actor.robots.graded import ARM, SIDE, buttons_between, hands, lights, pressed, stands_still
+from looped_actor.robots.ogbench import Arena, episode_seed
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.registry import run_of
 
 BUTTONS = SIDE**2
 PRESSES = range(1, 6)

@@ -8,7 +8,7 @@ import time
 
 from record import write_record
 
-from looped_actor.levels.enumeration import enumerate_positions
+from looped_actor.puzzles.rush_hour.enumeration import enumerate_positions
 
 
 def main() -> None:

@@ -17,9 +17,9 @@ import numpy as np
 from record import write_record
 from tqdm import tqdm
 
-from looped_actor.levels import open_bank
-from looped_actor.levels.rush_hour_generator import RushHourRecipe, cluster_ids, generate_batch
-from looped_actor.processes import default_workers
+from looped_actor.puzzles.banks import open_bank
+from looped_actor.puzzles.rush_hour.generator import RushHourRecipe, cluster_ids, generate_batch
+from looped_actor.utils.processes import default_workers
 
 SPLITS = ("train", "valid", "test")
 

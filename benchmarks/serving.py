@@ -11,7 +11,7 @@ from typing import Any
 from record import write_record
 
 from looped_actor.analysis.drawing import new_axes, save_figure
-from looped_actor.bench.serving import WAYS, ServeBench, bench_serving
+from looped_actor.planning.bench_serving import WAYS, ServeBench, bench_serving
 
 SHARES = (0.3, 0.5, 0.8, 0.95)
 

@@ -25,7 +25,7 @@ import numpy as np
 from record import write_record
 
 import looped_actor
-from looped_actor.bench.serving import free_port
+from looped_actor.planning.bench_serving import free_port
 from looped_actor.serving.protocol import HEADER_LENGTH
 
 NAME = "rush-hour-micro"

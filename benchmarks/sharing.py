@@ -15,9 +15,8 @@ import jax.numpy as jnp
 import optax
 from flax import nnx
 
-from looped_actor.algorithms import clipped_adam
+from looped_actor.algorithms import clipped_adam, online
 from looped_actor.models import Stack
-from looped_actor.training import online
 
 Change = Callable[[optax.GradientTransformation], optax.GradientTransformation]
 

@@ -10,11 +10,11 @@ import argparse
 import pathlib
 import shutil
 
-from looped_actor.policies.card import write_card
-from looped_actor.policies.evaluate import evaluate
-from looped_actor.policies.export import card_of, measured
-from looped_actor.policies.load import load_policy
-from looped_actor.policies.shelf import SHELF
+from looped_actor.policy.card import write_card
+from looped_actor.policy.export import card_of, measured
+from looped_actor.policy.pretrained import SHELF
+from looped_actor.runs.evaluate import evaluate
+from looped_actor.runs.load import load_policy
 
 
 def main() -> None:

@@ -13,10 +13,10 @@ import matplotlib.pyplot as plt
 import numpy as np
 
 from looped_actor import load_policy
-from looped_actor.bench.work import policy_work
-from looped_actor.devices import all_devices
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
 from looped_actor.loop import Streaming
-from looped_actor.training import ppo_trainer
+from looped_actor.planning.bench_work import policy_work
+from looped_actor.training.sharding import all_devices
 
 LANES, ENVS, STEPS = 4, 8, 5
 POLICY = pathlib.Path(__file__).parents[1] / "results" / "micro_boxoban"

@@ -19,13 +19,15 @@ from flax import nnx
 from record import write_record
 
 from looped_actor import load_policy
-from looped_actor.algorithms import Synchronous, Weights, deciding, no_statistics
-from looped_actor.bench.work import Work, asked_work, policy_work
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import Synchronous, Weights, no_statistics
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms.trainer import Trainer
 from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.loop.rng import Stream, addressed_key, folded
-from looped_actor.training import Trainer, ppo_trainer
+from looped_actor.planning.bench_work import Work, asked_work, policy_work
+from looped_actor.training.sharding import all_devices
 
 RESULTS = pathlib.Path(__file__).parents[1] / "results"
 SLOTS = (3, 64)

@@ -19,9 +19,10 @@ from jumanji.wrappers import VmapAutoResetWrapper
 from record import write_record
 from tqdm import tqdm
 
-from looped_actor.envs import Boxoban, RushHour, VectorEnv
-from looped_actor.games.boxoban import Cell
-from looped_actor.levels import LevelBank, open_bank
+from looped_actor.envs import VectorEnv
+from looped_actor.puzzles.banks import LevelBank, open_bank
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.envs import Boxoban, RushHour
 
 
 class BankGenerator(Generator):

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from looped_actor.games import BoxobanBoard, RushHourBoard, Vehicle
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard, Vehicle
 
 
 def random_boxoban(

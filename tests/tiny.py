@@ -1,7 +1,7 @@
 """Runs that are small enough for a test."""
 
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
+from looped_actor.runs.presets import preset
+from looped_actor.utils.codec import replaced
 
 CHANGES = {
     "core.width": 8,

@@ -15,8 +15,8 @@ import docstring_parser
 import tyro
 
 from looped_actor.cli.main import made
-from looped_actor.codec import to_json
-from looped_actor.configs.presets import preset
+from looped_actor.utils.codec import to_json
+from looped_actor.runs.presets import preset
 
 DOCS = pathlib.Path(__file__).parents[1]
 FROM_CODE = "<!-- Made from the code by docs/tools/reference.py: change it there. -->\n\n"
@@ -119,8 +119,8 @@ def configuration_page() -> str:
         "# Configuration\n\nWhat `config.json` of a run holds, and what `--set FIELD=VALUE` of `looped-actor "
         "train` and `reproduce run` changes. `looped-actor train TASK --dry-run` lists the values of a run. "
         "In Python, these are frozen dataclasses that check themselves: `preset(task, scale, arm)` of "
-        "`looped_actor.configs.presets` makes one, and `replaced(config, {'ppo.epochs': 2})` of "
-        "`looped_actor.codec` changes it.\n"
+        "`looped_actor.runs.presets` makes one, and `replaced(config, {'ppo.epochs': 2})` of "
+        "`looped_actor.utils.codec` changes it.\n"
     )
     for task, title, only in PARTS:
         scales = {scale: _flat(preset(task, scale)) for scale in ("micro", "small", "paper")}

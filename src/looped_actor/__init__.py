@@ -11,25 +11,26 @@ import importlib
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
-from looped_actor.interrupts import exit_on_interrupt, is_command
 from looped_actor.registration import register_environments
+from looped_actor.utils.interrupts import exit_on_interrupt, is_command
 from looped_actor.version import __version__
 
 if TYPE_CHECKING:
     from looped_actor.algorithms import Acted, PPOConfig
-    from looped_actor.configs.presets import preset
-    from looped_actor.configs.runs import OwnConfig
-    from looped_actor.devices import all_devices
+    from looped_actor.algorithms.ppo_trainer import ppo_trainer
     from looped_actor.envs import *
     from looped_actor.envs.gymnasium import VectorGym
     from looped_actor.loop import *
     from looped_actor.models import *
-    from looped_actor.policies.evaluate import evaluate
-    from looped_actor.policies.export import export
-    from looped_actor.policies.load import load_policy
-    from looped_actor.policies.train import train
-    from looped_actor.runs.policy import Policy
-    from looped_actor.training import Logger, Report, WandbLogger, ppo_trainer
+    from looped_actor.policy.export import export
+    from looped_actor.policy.policy import Policy
+    from looped_actor.runs.config import OwnConfig
+    from looped_actor.runs.evaluate import evaluate
+    from looped_actor.runs.load import load_policy
+    from looped_actor.runs.presets import preset
+    from looped_actor.runs.train import train
+    from looped_actor.training import Logger, Report, WandbLogger
+    from looped_actor.training.sharding import all_devices
 
 with exit_on_interrupt() if is_command() else nullcontext():
     register_environments()
@@ -39,16 +40,16 @@ _HOMES = (
     "looped_actor.models",
     "looped_actor.envs",
     "looped_actor.algorithms",
-    "looped_actor.devices",
+    "looped_actor.training.sharding",
     "looped_actor.envs.gymnasium",
     "looped_actor.training",
-    "looped_actor.configs.runs",
-    "looped_actor.configs.presets",
-    "looped_actor.runs.policy",
-    "looped_actor.policies.load",
-    "looped_actor.policies.train",
-    "looped_actor.policies.evaluate",
-    "looped_actor.policies.export",
+    "looped_actor.runs.config",
+    "looped_actor.runs.presets",
+    "looped_actor.policy.policy",
+    "looped_actor.runs.load",
+    "looped_actor.runs.train",
+    "looped_actor.runs.evaluate",
+    "looped_actor.policy.export",
 )
 
 

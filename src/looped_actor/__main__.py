@@ -2,7 +2,7 @@
 
 import sys
 
-from looped_actor.interrupts import exit_on_interrupt
+from looped_actor.utils.interrupts import exit_on_interrupt
 
 
 def main() -> None:

@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 
 def register_environments() -> None:
@@ -17,7 +17,7 @@ def register_environments() -> None:
 
 def _bank(game: str, levels: Any) -> Any:
     """A bank, that of a file, or the levels that come with the package."""
-    from looped_actor.levels import LevelBank, open_bank, starter_bank
+    from looped_actor.puzzles.banks import LevelBank, open_bank, starter_bank
 
     bank = starter_bank(game) if levels is None else levels
     bank = bank if isinstance(bank, LevelBank) else open_bank(bank)
@@ -42,15 +42,15 @@ def rush_hour(levels: Any = None, **options: Any) -> Any:
 
 def boxoban_vector(num_envs: int, levels: Any = None, **options: Any) -> Any:
     """Many boards of Boxoban."""
-    from looped_actor.envs import Boxoban
     from looped_actor.envs.gymnasium import VectorGym
+    from looped_actor.puzzles.envs import Boxoban
 
     return VectorGym(Boxoban(_bank("boxoban", levels).on_device(), **options), num_envs)
 
 
 def rush_hour_vector(num_envs: int, levels: Any = None, **options: Any) -> Any:
     """Many boards of Rush Hour."""
-    from looped_actor.envs import RushHour
     from looped_actor.envs.gymnasium import VectorGym
+    from looped_actor.puzzles.envs import RushHour
 
     return VectorGym(RushHour(_bank("rush-hour", levels).on_device(), **options), num_envs)

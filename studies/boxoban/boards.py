@@ -4,7 +4,6 @@ import pathlib
 
 import numpy as np
 from jaxtyping import Bool, UInt8
-
 from looped_actor.games.boxoban import Cell
 from looped_actor.levels.sources import read_boxoban_file
 

@@ -10,17 +10,17 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Int, UInt8
 from labels import Labels
-
-from looped_actor.algorithms import Advised, Weights, deciding, imitation_loss
 from looped_actor.devices import all_devices
-from looped_actor.envs import Outcome
 from looped_actor.envs.puzzle import Boxoban
-from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.games.boxoban_jax import BoxobanState
 from looped_actor.games.catalogue import BOXOBAN
 from looped_actor.levels.bank import make_bank
-from looped_actor.loop import StopReason
 from looped_actor.solvers.advice import planes_of
+
+from looped_actor.algorithms import Advised, Weights, deciding, imitation_loss
+from looped_actor.envs import Outcome
+from looped_actor.evaluation.levels import LevelPlayer
+from looped_actor.loop import StopReason
 
 MAX_LOOPS = 16
 REMEMBERED = 8

@@ -16,8 +16,6 @@ from typing import NamedTuple
 import numpy as np
 import safetensors.numpy
 from jaxtyping import Bool, UInt8, UInt16
-
-from boards import read_levels
 from looped_actor.compiled import compiled
 from looped_actor.files import write_whole
 from looped_actor.games.boxoban import Cell
@@ -25,6 +23,8 @@ from looped_actor.solvers.boxoban_advice import _moved
 from looped_actor.solvers.boxoban_board import unpack, walk
 from looped_actor.solvers.boxoban_kernel import all_at, bits_of, board_of, mark, room_of, search
 from looped_actor.solvers.boxoban_ways import _ahead, _ways
+
+from boards import read_levels
 
 DETOURS = 2
 """Wrong moves of each level."""

@@ -15,6 +15,7 @@ import sys
 from dataclasses import replace
 
 from labels import write_shards
+from looped_actor.files import read_tensors
 from train import (
     STATE,
     TRAIN,
@@ -27,8 +28,6 @@ from train import (
     read_state,
     write_state,
 )
-
-from looped_actor.files import read_tensors
 
 HERE = pathlib.Path(__file__).parent
 WIDTHS = {64: (1e-3, 3e-3), 96: (1e-3, 3e-3), 128: (1e-3, 3e-3)}

@@ -8,13 +8,13 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from labels import label_levels, label_trajectory
-
-from boards import SYMMETRIES, crop_border, transform_actions, transform_boards
 from looped_actor.games import BoxobanBoard
 from looped_actor.games.grid import Direction
 from looped_actor.levels.sources import read_boxoban_file
 from looped_actor.solvers.boxoban import solve_cells
 from looped_actor.solvers.boxoban_advice import advise_boxoban
+
+from boards import SYMMETRIES, crop_border, transform_actions, transform_boards
 
 LEVELS = pathlib.Path(__file__).parents[3] / "shared" / "data" / "boxoban-levels" / "unfiltered"
 LIMIT = 100_000

@@ -7,15 +7,15 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from evaluate import MAX_LOOPS, UntilRepeated, evaluate
-from train import Learner, Setting, StopSignal
-
-from looped_actor.algorithms import Weights
 from looped_actor.devices import all_devices
 from looped_actor.envs.puzzle import Boxoban
-from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.games.boxoban import Cell
 from looped_actor.games.catalogue import BOXOBAN
 from looped_actor.levels.bank import make_bank
+from train import Learner, Setting, StopSignal
+
+from looped_actor.algorithms import Weights
+from looped_actor.evaluation.levels import LevelPlayer
 
 
 def easy_levels() -> np.ndarray:

@@ -10,9 +10,8 @@ import pytest
 
 sys.path.insert(0, str(pathlib.Path(__file__).parent))
 from labels import Labels
-from train import STATE, Material, Progress, Run, Setting, halved, read_state, write_state
-
 from looped_actor.games.boxoban import Cell
+from train import STATE, Material, Progress, Run, Setting, halved, read_state, write_state
 
 SETTING = Setting(
     "tiny",

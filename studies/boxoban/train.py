@@ -19,6 +19,9 @@ from evaluate import MAX_LOOPS, evaluate, held_out_accuracy
 from flax import nnx
 from jaxtyping import Array, Float, PyTree, UInt8
 from labels import Labels, read_labels
+from looped_actor.files import read_tensors, write_whole
+from looped_actor.solvers.advice import planes_of
+from looped_actor.weights import named_leaves
 
 from boards import SYMMETRIES, read_levels, transform_actions, transform_boards
 from looped_actor.algorithms import (
@@ -31,13 +34,10 @@ from looped_actor.algorithms import (
     imitation_loss,
     new_learner,
 )
-from looped_actor.files import read_tensors, write_whole
 from looped_actor.loop import Execution, Packed, PolicyKL, mean_gradient
 from looped_actor.models import CoreConfig
 from looped_actor.models.arms import Arm, Looped
 from looped_actor.models.tasks import PuzzleTask
-from looped_actor.solvers.advice import planes_of
-from looped_actor.weights import named_leaves
 
 PLANE_SHARES = (1 / 2, 1 / 16, 1 / 16, 1 / 64)
 """Share of the cells of a cropped level that are wall (about), box, target and player."""

@@ -3,12 +3,13 @@
 import numpy as np
 import pytest
 
-from looped_actor.games import Direction, RushHourBoard
-from looped_actor.levels import generate, starter_bank
-from looped_actor.levels.boxoban_generator import BoxobanRecipe
-from looped_actor.levels.rush_hour_generator import RushHourRecipe
-from looped_actor.solvers import BoxobanTeacher, RushHourTeacher
-from looped_actor.solvers.advice import cells_of, planes_of
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
+from looped_actor.puzzles.teachers import BoxobanTeacher, RushHourTeacher, cells_of, planes_of
 
 BOXOBAN = BoxobanRecipe(height=5, width=6, boxes=2, min_pulls=2, max_pulls=20, floor=0.9)
 RUSH_HOUR = RushHourRecipe(height=4, width=5, min_moves=1, max_moves=9, min_vehicles=3, max_vehicles=5)

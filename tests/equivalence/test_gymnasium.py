@@ -28,13 +28,15 @@ from looped_actor import (
     VectorTokenizer,
 )
 from looped_actor.algorithms import PPOConfig
-from looped_actor.devices import all_devices
-from looped_actor.envs import Boxoban, VectorEnv
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.envs import VectorEnv
 from looped_actor.envs.gymnasium import VectorGym
-from looped_actor.levels import starter_bank
 from looped_actor.models.arms import STARTS
-from looped_actor.training import Schedule, fit, ppo_trainer
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.envs import Boxoban
+from looped_actor.training import Schedule, fit
 from looped_actor.training.fit import as_numbers
+from looped_actor.training.sharding import all_devices
 
 CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=8, epochs=1, learning_rate=1e-3)
 GOLDEN = pathlib.Path(__file__).parents[1] / "golden" / "runs" / "gymnasium.zip"

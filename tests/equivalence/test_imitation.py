@@ -10,12 +10,12 @@ import pytest
 
 from helpers import thorough
 from looped_actor.algorithms import Advised, ImitationConfig, imitation_loss
-from looped_actor.devices import all_devices
+from looped_actor.algorithms.imitation_trainer import MOST_GROUPS
+from looped_actor.algorithms.online import minibatches
 from looped_actor.loop import Categorical
 from looped_actor.runs.folder import begin_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.training.imitation import MOST_GROUPS
-from looped_actor.training.online import minibatches
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 

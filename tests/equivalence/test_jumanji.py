@@ -7,9 +7,9 @@ from jumanji.environments.routing.sokoban.env import Sokoban
 from jumanji.environments.routing.sokoban.generator import SimpleSolveGenerator
 from jumanji.environments.routing.sokoban.types import State
 
-from looped_actor.envs import Boxoban
-from looped_actor.games.boxoban import Cell
-from looped_actor.levels import read_boxoban
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.envs import Boxoban
+from looped_actor.puzzles.sources import read_boxoban
 
 STEPS = 200
 

@@ -10,24 +10,18 @@ from flax import nnx
 from jax.sharding import PartitionSpec
 
 from helpers import relative
-from looped_actor.algorithms import (
-    GCIQLConfig,
-    GoalBatch,
-    actor_loss,
-    critic_loss,
-    deciding,
-    value_loss,
-)
-from looped_actor.codec import replaced
-from looped_actor.collectors.goals import Draws
-from looped_actor.configs.presets import preset
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import GCIQLConfig, GoalBatch, actor_loss, critic_loss, value_loss
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.gciql_trainer import Judges, gciql_trainer
 from looped_actor.loop import FrozenScan, Streaming
 from looped_actor.models import GoalObservation
 from looped_actor.offline import GoalSampling, from_ogbench
-from looped_actor.runs.kinds import run_of
-from looped_actor.training import Judges, gciql_trainer
-from looped_actor.weights import named_leaves
+from looped_actor.offline.batches import Draws
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import replaced
+from looped_actor.utils.tensors import named_leaves
 
 CONFIG = replaced(
     preset("cube-double", "micro"),

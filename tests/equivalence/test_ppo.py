@@ -9,8 +9,8 @@ import pytest
 
 from looped_actor import Categorical
 from looped_actor.algorithms import PPOBatch, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
+from looped_actor.algorithms.online import minibatches
 from looped_actor.loop import MeanGradient, Packed, mean_gradient
-from looped_actor.training.online import minibatches
 
 BATCH, FEATURES, ACTIONS = 24, 5, 3
 CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=24, clip=0.2, entropy_cost=0.03, value_cost=0.7)

@@ -10,17 +10,19 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import deciding
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.analysis.difficulty import LOST, UNKNOWN, difficulty_table, remaining_of, visited_states
 from looped_actor.analysis.latents import LatentsError, LatentsRecorder, open_latents
-from looped_actor.devices import all_devices
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
-from looped_actor.levels import solve_bank, starter_bank
-from looped_actor.levels.replay import solution_boards
 from looped_actor.loop import FrozenScan
-from looped_actor.runs.kinds import run_of
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.replay import solution_boards
+from looped_actor.puzzles.solutions import solve_bank
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 

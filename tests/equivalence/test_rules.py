@@ -6,7 +6,9 @@ import numpy as np
 import pytest
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import Direction, boxoban_jax, rush_hour_jax
+from looped_actor.puzzles.boxoban import rules_jax as boxoban_jax
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.rush_hour import rules_jax as rush_hour_jax
 
 STEPS = 250
 

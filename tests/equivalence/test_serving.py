@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 
 import looped_actor
-from looped_actor.bench.serving import engine_share
 from looped_actor.loop import StopReason
 from looped_actor.loop.starts import Carried
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import Policy
+from looped_actor.planning.bench_serving import engine_share
+from looped_actor.policy.policy import Policy
+from looped_actor.runs.registry import run_of
 from looped_actor.serving import BusyError, Engine, LateError
 from tiny import tiny
 

@@ -5,8 +5,11 @@ from collections import deque
 import numpy as np
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.solvers import SolveStatus, boxoban, rush_hour
+from looped_actor.puzzles.boxoban import solver as boxoban
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.rush_hour import solver as rush_hour
+from looped_actor.puzzles.solve_status import SolveStatus
 
 
 def fewest_moves(board):

@@ -11,18 +11,19 @@ from flax import nnx
 
 from helpers import thorough
 from looped_actor import load_policy
-from looped_actor.algorithms import PPOBatch, PPOConfig, as_open_loop, deciding, ppo_loss
-from looped_actor.collectors.rollouts import new_players, stream
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import PPOBatch, PPOConfig, as_open_loop, ppo_loss
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms.rollout import new_players, stream
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.levels import starter_bank
 from looped_actor.loop import Carried, FixedStart, Memory, Streaming, starting_of
 from looped_actor.models.arms import STARTS
 from looped_actor.names import StartName
-from looped_actor.runs.kinds import run_of
-from looped_actor.training import ppo_trainer
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.runs.registry import run_of
 from looped_actor.training.fit import as_numbers
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 ROOT = pathlib.Path(__file__).parents[2]

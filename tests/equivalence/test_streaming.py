@@ -16,17 +16,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped_actor import load_policy
-from looped_actor.algorithms import as_open_loop, deciding
-from looped_actor.collectors.rollouts import new_players, play, stream
+from looped_actor.algorithms import as_open_loop
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.rollout import new_players, play, stream
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation import levels as levels_play
 from looped_actor.evaluation.levels import play_levels, stream_levels
-from looped_actor.levels import starter_bank
 from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
 from looped_actor.loop.halting import PolicyKL
 from looped_actor.loop.state import LoopProblem
 from looped_actor.models.arms import STARTS
-from looped_actor.runs.kinds import run_of
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.runs.registry import run_of
 from tiny import tiny
 
 ENVS, STEPS = 10, 7

@@ -13,11 +13,11 @@ import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.devices import all_devices
 from looped_actor.models import AUTHORS
 from looped_actor.runs.folder import begin_run, train_run
+from looped_actor.runs.presets import preset
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import replaced
 from tiny import WORLD_CHANGES, tiny
 
 FOUR_ITERATIONS = {

@@ -15,10 +15,10 @@ import pytest
 import looped_actor
 from looped_actor.analysis.latents import open_latents
 from looped_actor.analysis.probes import read_probes
-from looped_actor.levels import open_bank
-from looped_actor.levels.solutions import open_solutions, replays
-from looped_actor.runs.control import CRITICS_FORMAT
-from looped_actor.weights import read_weights
+from looped_actor.puzzles.banks import open_bank
+from looped_actor.puzzles.solutions import open_solutions, replays
+from looped_actor.runs.robots import CRITICS_FORMAT
+from looped_actor.utils.tensors import read_weights
 
 HERE = pathlib.Path(__file__).parent
 FORMATS = HERE / "formats"

@@ -8,13 +8,13 @@ from jax.sharding import PartitionSpec
 
 from helpers import relative
 from looped_actor.algorithms import GCIQLConfig, GoalBatch
-from looped_actor.collectors import Fetched
-from looped_actor.devices import all_devices
+from looped_actor.algorithms.gciql_trainer import Nets, gciql_trainer
 from looped_actor.models import GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.offline import Dataset, EpisodeIndex, GoalSampling
-from looped_actor.training import Nets, gciql_trainer
+from looped_actor.offline.batches import Fetched
 from looped_actor.training.fit import as_numbers
-from looped_actor.weights import named_leaves
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.tensors import named_leaves
 
 SIZE, ACTIONS, HIDDEN = 9, 5, (32, 32)
 BUILD = Nets(

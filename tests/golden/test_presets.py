@@ -2,9 +2,9 @@
 
 import pytest
 
-from looped_actor.configs.presets import preset
 from looped_actor.loop import PolicyKL
 from looped_actor.models import AUTHORS
+from looped_actor.runs.presets import preset
 
 # Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {

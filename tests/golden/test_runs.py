@@ -13,11 +13,11 @@ import jax
 import pytest
 
 from helpers import thorough
-from looped_actor.devices import all_devices
-from looped_actor.policies.load import policy_at
 from looped_actor.runs.folder import fingerprint_of, read_run, train_run
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.registry import run_of
 from looped_actor.training import Ending, fit
+from looped_actor.training.sharding import all_devices
 
 HERE = pathlib.Path(__file__).parent / "runs"
 WHOLE = ["ppo-streamed", "imitation-boxoban"]

@@ -2,9 +2,9 @@
 
 import pytest
 
-from looped_actor.games import RushHourBoard
-from looped_actor.levels.enumeration import enumerate_positions
-from looped_actor.solvers.rush_hour import explore, play, solve
+from looped_actor.puzzles.rush_hour.enumeration import enumerate_positions
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
+from looped_actor.puzzles.rush_hour.solver import explore, play, solve
 
 HARDEST = "BCDDE.BCF.EGB.FAAGHHHI.G..JIKKLLJMM."
 

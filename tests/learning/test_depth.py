@@ -10,11 +10,12 @@ from jaxtyping import Array, Float, Int
 from scipy.special import log_softmax
 
 from looped_actor import ActorCritic, CoreConfig, LoopedTrunk, PolicyKL, ReadoutLogits, ValueHead
-from looped_actor.algorithms import PPOConfig, deciding
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import PPOConfig
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
 from looped_actor.envs import Outcome
 from looped_actor.models.tokenizers import Tokens
-from looped_actor.training import ppo_trainer
+from looped_actor.training.sharding import all_devices
 
 WIDTH = 8
 HALTING = PolicyKL(threshold=1e-4, max_loops=64)

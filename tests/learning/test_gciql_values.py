@@ -8,11 +8,11 @@ from flax import nnx
 
 from helpers import thorough
 from looped_actor.algorithms import GCIQLConfig
-from looped_actor.devices import all_devices
+from looped_actor.algorithms.gciql_trainer import Nets, gciql_trainer
 from looped_actor.models import GoalValue, TwinGoalCritics
 from looped_actor.offline import GoalSampling
 from looped_actor.offline.dataset import from_ogbench
-from looped_actor.training import Nets, gciql_trainer
+from looped_actor.training.sharding import all_devices
 
 LENGTH, DISCOUNT, HIDDEN = 6, 0.8, (32, 32)
 

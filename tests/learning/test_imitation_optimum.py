@@ -17,10 +17,11 @@ from looped_actor import (
     ReadoutLogits,
     ValueHead,
 )
-from looped_actor.algorithms import Advice, ImitationConfig, deciding
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import Advice, ImitationConfig
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.imitation_trainer import imitation_trainer
 from looped_actor.envs import Outcome
-from looped_actor.training.imitation import imitation_trainer
+from looped_actor.training.sharding import all_devices
 
 CELLS, WIDTH = 6, 16
 

@@ -18,10 +18,11 @@ from looped_actor import (
     ReadoutLogits,
     ValueHead,
 )
-from looped_actor.algorithms import PPOConfig, deciding
-from looped_actor.devices import all_devices
+from looped_actor.algorithms import PPOConfig
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
 from looped_actor.envs import Outcome
-from looped_actor.training import ppo_trainer
+from looped_actor.training.sharding import all_devices
 
 DISCOUNT = 0.8
 

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import LevelError
-from looped_actor.games.boxoban import SYMBOLS, BoxobanBoard
-from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
-from looped_actor.games.rush_hour import RushHourBoard
-from looped_actor.levels import make_bank, open_bank, read_boxoban_file, read_rush_hour_database, write_bank
-from looped_actor.levels.solutions import open_solutions
+from looped_actor.puzzles.banks import make_bank, open_bank, write_bank
+from looped_actor.puzzles.boxoban.rules import SYMBOLS, BoxobanBoard
+from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.puzzles.grid import LevelError
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
+from looped_actor.puzzles.solutions import open_solutions
+from looped_actor.puzzles.sources import read_boxoban_file, read_rush_hour_database
 
 NOISE = [*SYMBOLS, "A", "B", "o", "x", "\n", "\n\n", ";", "\r", "\t", "\0", "é", "🙂", "-1", "99999999999999"]
 

@@ -9,10 +9,10 @@ import sys
 import pytest
 
 from helpers import thorough
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.configs.runs import write_config
 from looped_actor.planning.chips import Topology
+from looped_actor.runs.config import write_config
+from looped_actor.runs.presets import preset
+from looped_actor.utils.codec import replaced
 from tiny import CHANGES, WORLD_CHANGES
 
 pytestmark = pytest.mark.skipif(

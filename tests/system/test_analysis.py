@@ -28,13 +28,13 @@ from looped_actor.analysis.requests import (
 )
 from looped_actor.analysis.study import names_of
 from looped_actor.analysis.tables import TableError, read_table, write_table
-from looped_actor.devices import all_devices
-from looped_actor.policies.load import load_policy, policy_at
+from looped_actor.policy.policy import save_policy
 from looped_actor.reproduction.figures import FIGURES, draw_folder
 from looped_actor.runs.folder import begin_run, train_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import save_policy
+from looped_actor.runs.load import load_policy, policy_at
+from looped_actor.runs.registry import run_of
 from looped_actor.training import Ending
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 

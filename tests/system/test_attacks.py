@@ -23,29 +23,23 @@ import safetensors.numpy
 import looped_actor
 from helpers import thorough
 from looped_actor.cli.main import main
-from looped_actor.codec import replaced
-from looped_actor.devices import all_devices, start_devices
-from looped_actor.files import FileError, write_whole
-from looped_actor.games import LevelError
-from looped_actor.games.boxoban import Cell
-from looped_actor.games.catalogue import BOXOBAN
-from looped_actor.levels import (
-    make_bank,
-    open_bank,
-    open_solutions,
-    solve_bank,
-    starter_bank,
-    write_solutions,
-)
 from looped_actor.models import CoreConfig
 from looped_actor.offline import open_dataset
 from looped_actor.offline.dataset import DatasetError
+from looped_actor.puzzles.banks import make_bank, open_bank, starter_bank
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.boxoban.solver import possible_pushes, solve_cells
+from looped_actor.puzzles.catalogue import BOXOBAN
+from looped_actor.puzzles.grid import LevelError
+from looped_actor.puzzles.solutions import open_solutions, solve_bank, write_solutions
+from looped_actor.puzzles.solve_status import SolveStatus
 from looped_actor.runs.folder import begin_run, complete_start, is_begun, read_run, train_run
-from looped_actor.solvers import SolveStatus
-from looped_actor.solvers.boxoban import possible_pushes, solve_cells
-from looped_actor.training.checkpoint import Bookmark, CheckpointError, Checkpoints
-from looped_actor.training.metrics import TableFile
-from looped_actor.weights import PolicyError
+from looped_actor.training.checkpoints import Bookmark, CheckpointError, Checkpoints
+from looped_actor.training.loggers import TableFile
+from looped_actor.training.sharding import all_devices, start_devices
+from looped_actor.utils.codec import replaced
+from looped_actor.utils.files import FileError, write_whole
+from looped_actor.utils.tensors import PolicyError
 from tiny import CHANGES, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
@@ -153,7 +147,7 @@ def _listens_everywhere(port):
 
 OPEN_CLUSTER = """
 import os, sys, ray
-from looped_actor.processes import RayTasks
+from looped_actor.utils.processes import RayTasks
 with RayTasks("local", workers=1) as pool:
     print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
     sys.stdin.read()
@@ -308,7 +302,7 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
 
 
 @pytest.mark.parametrize(
-    "killed_at", ["looped_actor.runs.base.write_whole", "looped_actor.runs.puzzle.write_bank"]
+    "killed_at", ["looped_actor.runs.run.write_whole", "looped_actor.runs.puzzle.write_bank"]
 )
 def test_a_start_that_was_killed_is_completed(killed_at, tmp_path, monkeypatch):
     """Before its recipe is written, or the levels: `resume` begins with what is missing."""
@@ -406,7 +400,9 @@ def test_runs_ended_while_levels_are_generated_end_as_one_that_was_not(tmp_path,
             told = f"looped-actor: interrupted; continue with: looped-actor resume {tmp_path / 'SIGINT'}"
             assert lines == [told]
         assert (tmp_path / number.name / "config.json").exists()
-    monkeypatch.setattr("looped_actor.devices.start_devices", lambda *_: all_devices(1))  # they are there
+    monkeypatch.setattr(
+        "looped_actor.training.sharding.start_devices", lambda *_: all_devices(1)
+    )  # they are there
     monkeypatch.setattr(
         "looped_actor.runs.puzzle.FEW_LEVELS", 1000
     )  # by this process, which has compiled the code
@@ -470,7 +466,9 @@ def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
     odd.write_text(json.dumps({"task": {"a": 1}, "seed": "\x1b[31m"}))
     (tmp_path / "file").touch()
     plan = ["train", "boxoban", "--dry-run"]
-    monkeypatch.setattr("looped_actor.devices.start_devices", lambda *_: all_devices(1))  # they are there
+    monkeypatch.setattr(
+        "looped_actor.training.sharding.start_devices", lambda *_: all_devices(1)
+    )  # they are there
     for words, message in (
         (["levels", "info", str(pipe)], "this is no regular file"),
         (["train", "--config", str(pipe), "--dry-run"], "this is no regular file"),
@@ -561,7 +559,7 @@ def test_a_process_waits_for_one_that_prepares_for_longer_than_gloo_would():
     code = f"""
 import sys, time
 from jax.experimental import multihost_utils
-from looped_actor.devices import start_devices
+from looped_actor.training.sharding import start_devices
 start_devices(1, "{address}", 2, int(sys.argv[1]))
 time.sleep(35 if sys.argv[1] == "0" else 0)
 multihost_utils.sync_global_devices("prepared")

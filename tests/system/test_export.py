@@ -14,17 +14,18 @@ from packaging.requirements import Requirement
 from test_commands import command
 
 import looped_actor
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.configs.requests import ExportRequest
-from looped_actor.envs import RushHour, VectorEnv
-from looped_actor.levels import starter_bank
+from looped_actor.envs import VectorEnv
+from looped_actor.evaluation.requests import ExportRequest
 from looped_actor.loop import Carried
 from looped_actor.models import GoalObservation
-from looped_actor.policies.export import export_policy
-from looped_actor.policies.load import policy_at
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import save_policy
+from looped_actor.policy.export import export_policy
+from looped_actor.policy.policy import save_policy
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.envs import RushHour
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
+from looped_actor.utils.codec import replaced
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = ROOT / "results" / "micro_rush_hour" / "policy"

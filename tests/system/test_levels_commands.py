@@ -14,10 +14,10 @@ from test_commands import COMMAND, ROOT, run
 
 from helpers import thorough
 from looped_actor.cli.main import main
-from looped_actor.games.pictures import draw, save, save_episode, to_pixels
-from looped_actor.levels import open_bank, open_solutions, starter_bank, write_bank
-from looped_actor.levels.replay import solution_boards
-from looped_actor.levels.solutions import replays
+from looped_actor.puzzles.banks import open_bank, starter_bank, write_bank
+from looped_actor.puzzles.pictures import draw, save, save_episode, to_pixels
+from looped_actor.puzzles.replay import solution_boards
+from looped_actor.puzzles.solutions import open_solutions, replays
 
 STARTER = {game: starter_bank(game).name for game in ("boxoban", "rush-hour")}
 

@@ -16,8 +16,8 @@ import looped_actor
 from helpers import evaluated
 from looped_actor import Outcome, OwnConfig, PPOConfig, VectorGym, WandbLogger
 from looped_actor.envs.spaces import ContinuousActions
-from looped_actor.levels import open_bank
-from looped_actor.weights import PolicyError
+from looped_actor.puzzles.banks import open_bank
+from looped_actor.utils.tensors import PolicyError
 
 SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 

@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from looped_actor.cli import main as cli
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 HEAVY = {"jax", "flax", "numba", "orbax", "scipy.stats"}
 

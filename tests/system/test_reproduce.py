@@ -13,11 +13,11 @@ import pytest
 from test_commands import COMMAND, UNOPTIMISED, command
 
 from helpers import thorough
-from looped_actor.levels import generate
-from looped_actor.levels.rush_hour_generator import RushHourRecipe
-from looped_actor.processes import RayTasks, fan_out
+from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
+from looped_actor.utils.processes import RayTasks, fan_out
 from tiny import CHANGES
 
 LONGER = CHANGES | {"total_steps": 16 * 128, "evaluate_every": 8}

@@ -26,12 +26,12 @@ from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
 from helpers import thorough
-from looped_actor.bench.serving import free_port
-from looped_actor.policies.shelf import SHELF
-from looped_actor.runs.base import Own
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.own import read_code
-from looped_actor.runs.policy import Policy
+from looped_actor.planning.bench_serving import free_port
+from looped_actor.policy.policy import Policy
+from looped_actor.policy.pretrained import SHELF
+from looped_actor.runs.custom import read_code
+from looped_actor.runs.registry import run_of
+from looped_actor.runs.run import Own
 from looped_actor.serving.protocol import ProtocolError
 from looped_actor.serving.server import Replica, Serving, deploy, start
 

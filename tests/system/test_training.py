@@ -20,14 +20,15 @@ from test_commands import COMMAND, ROOT, UNOPTIMISED, run
 
 import looped_actor
 from helpers import evaluated, thorough
-from looped_actor.devices import all_devices
-from looped_actor.envs import Boxoban
-from looped_actor.levels import generate, open_bank, starter_bank, write_bank
-from looped_actor.policies.load import load_policy
+from looped_actor.puzzles.banks import open_bank, starter_bank, write_bank
+from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.envs import Boxoban
 from looped_actor.runs.folder import begin_run, fingerprint_of, read_run, train_run
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.load import load_policy
+from looped_actor.runs.registry import run_of
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
-from looped_actor.weights import PolicyError
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.tensors import PolicyError
 from tiny import CHANGES, tiny
 
 SETTINGS = [f"{name}={json.dumps(value)}" for name, value in CHANGES.items()]
@@ -411,7 +412,7 @@ def test_a_policy_needs_its_configuration(copy):
 
 def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeypatch):
     """Rewards turn to NaN in the fifth iteration: a fault that only an injection can bring."""
-    from looped_actor.training import ppo
+    from looped_actor.algorithms import ppo_trainer as ppo
 
     judge, learn, at = ppo.advantages, ppo.PPO.learn, {}
 

@@ -10,22 +10,23 @@ import pytest
 from test_commands import COMMAND, UNOPTIMISED, command, run
 
 from looped_actor.algorithms import Acted
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.devices import all_devices
-from looped_actor.evaluation.values import value_facts
-from looped_actor.evaluation.worlds import WorldPlayer, _Rows, world_summary
 from looped_actor.models.tasks import TASKS as SHAPES
-from looped_actor.offline import collection, from_ogbench, open_dataset
-from looped_actor.offline.collection import CollectionJob, collect
-from looped_actor.offline.graded import ARM, GRADED, HAND, graded_task, motion, pressed, subtasks_left
-from looped_actor.offline.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
-from looped_actor.policies.load import policy_at
+from looped_actor.offline import from_ogbench, open_dataset
 from looped_actor.reproduction.grid import RunKey, Study, _stock_up
+from looped_actor.robots import collection
+from looped_actor.robots.collection import CollectionJob, collect
+from looped_actor.robots.evaluation import WorldPlayer, _Rows, world_summary
+from looped_actor.robots.graded import ARM, GRADED, HAND, graded_task, motion, pressed, subtasks_left
+from looped_actor.robots.ogbench import ACTIONS, TASKS, WORLDS, Arena, make_world
+from looped_actor.robots.values import value_facts
 from looped_actor.runs.folder import begin_run, read_run
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
 from looped_actor.training import Ending, Schedule, fit
-from looped_actor.weights import named_leaves
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import replaced
+from looped_actor.utils.tensors import named_leaves
 from tiny import WORLD_CHANGES
 
 ogbench = pytest.importorskip("ogbench")
@@ -306,7 +307,7 @@ def test_a_film_shows_the_loops(data, tmp_path):
 
     config = tiny("puzzle-3x3", "looped", data__train=str(data["puzzle-3x3"]))
     parts = run_of(config, tmp_path, all_devices(1))
-    from looped_actor.runs.policy import save_policy
+    from looped_actor.policy.policy import save_policy
 
     save_policy(config, parts.trainer.begin(0).weights, tmp_path / "policy")
     out = tmp_path / "film.gif"

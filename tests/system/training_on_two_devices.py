@@ -3,15 +3,16 @@
 import jax
 import numpy as np
 
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.devices import all_devices
-from looped_actor.levels import starter_bank
+from looped_actor.algorithms.gciql_trainer import gciql_trainer
+from looped_actor.algorithms.ppo_trainer import ppo_trainer
 from looped_actor.offline import from_ogbench
-from looped_actor.runs.kinds import run_of
-from looped_actor.training import gciql_trainer, ppo_trainer
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
 from looped_actor.training.fit import as_numbers
-from looped_actor.weights import named_leaves
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import replaced
+from looped_actor.utils.tensors import named_leaves
 from tiny import WORLD_CHANGES, tiny
 
 jax.config.update("jax_enable_x64", True)

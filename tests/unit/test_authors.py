@@ -8,18 +8,18 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, deciding, no_statistics
-from looped_actor.devices import all_devices
-from looped_actor.levels import starter_bank
+from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, no_statistics
+from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms.online import minibatches
+from looped_actor.algorithms.ppo_trainer import ends, ppo_trainer
 from looped_actor.loop import PolicyKL
 from looped_actor.models import AUTHORS, CoreConfig, InitialWeights
 from looped_actor.models.arms import arm_named, paper_core
 from looped_actor.models.tasks import TASKS
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import Policy
-from looped_actor.training import ppo_trainer
-from looped_actor.training.online import minibatches
-from looped_actor.training.ppo import ends
+from looped_actor.policy.policy import Policy
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 TRUNCATED = 0.8796
@@ -143,7 +143,7 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
         jax.debug.callback(lambda values: bootstraps.append(np.asarray(values)), bootstrap)
         return advantages(reward, value, bootstrap, *rest, **options)
 
-    monkeypatch.setattr("looped_actor.training.ppo.advantages", recorded)
+    monkeypatch.setattr("looped_actor.algorithms.ppo_trainer.advantages", recorded)
     trainer = trainer_of(scale_before_learning=True, cell_statistics=True)
     net = trainer.learner.net
     first = trainer.begin(seed=0)

@@ -7,21 +7,13 @@ import numpy as np
 import pytest
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import LevelError
-from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
-from looped_actor.levels import (
-    BoxobanRecipe,
-    RushHourRecipe,
-    generate,
-    make_bank,
-    open_bank,
-    read_boxoban,
-    read_boxoban_file,
-    read_rush_hour_database,
-    split_at_random,
-    starter_bank,
-    write_bank,
-)
+from looped_actor.puzzles.banks import make_bank, open_bank, starter_bank, write_bank
+from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+from looped_actor.puzzles.build import generate, split_at_random
+from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.puzzles.grid import LevelError
+from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
+from looped_actor.puzzles.sources import read_boxoban, read_boxoban_file, read_rush_hour_database
 
 
 def some_boards(game, count=20, shape=(5, 5)):
@@ -198,7 +190,8 @@ def test_recipes_refuse_the_impossible():
 
 
 def test_generated_levels_are_what_they_say():
-    from looped_actor.solvers import boxoban, rush_hour
+    from looped_actor.puzzles.boxoban import solver as boxoban
+    from looped_actor.puzzles.rush_hour import solver as rush_hour
 
     recipe = BoxobanRecipe(height=7, width=8, boxes=2, seed=5)
     banks = generate(recipe, {"test": 5, "train": 20})

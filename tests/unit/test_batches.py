@@ -5,7 +5,7 @@ import os
 import numpy as np
 import pytest
 
-from looped_actor.processes import run_batches
+from looped_actor.utils.processes import run_batches
 
 
 def square(number: int) -> dict[str, np.ndarray]:

@@ -6,12 +6,12 @@ from typing import get_args
 
 import pytest
 
-from looped_actor.codec import ConfigError, field_paths, from_json, replaced, to_json
-from looped_actor.configs.presets import ONLINE, preset
-from looped_actor.configs.runs import OnlineConfig, read_config, write_config
-from looped_actor.files import FileError
 from looped_actor.models.arms import ArmName, arms_for
 from looped_actor.models.tasks import TASKS
+from looped_actor.runs.config import OnlineConfig, read_config, write_config
+from looped_actor.runs.presets import ONLINE, preset
+from looped_actor.utils.codec import ConfigError, field_paths, from_json, replaced, to_json
+from looped_actor.utils.files import FileError
 
 
 @pytest.mark.parametrize("scale", ONLINE)

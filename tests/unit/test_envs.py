@@ -8,10 +8,12 @@ import pytest
 from gymnasium.utils.env_checker import check_env
 
 import looped_actor
-from looped_actor.envs import Boxoban, RushHour, VectorEnv, WindowedBoxoban
-from looped_actor.games import BoxobanBoard, RushHourBoard
-from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR
-from looped_actor.levels import make_bank, starter_bank
+from looped_actor.envs import VectorEnv
+from looped_actor.puzzles.banks import make_bank, starter_bank
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR
+from looped_actor.puzzles.envs import Boxoban, RushHour, WindowedBoxoban
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
 
 RIGHT, LEFT = 1, 3
 

@@ -12,17 +12,21 @@ from scipy.stats import bootstrap
 
 import looped_actor
 from looped_actor import Categorical, Packed, StopReason
-from looped_actor.bench.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
-from looped_actor.envs import Boxoban
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
 from looped_actor.evaluation.facts import length_bins, summary
 from looped_actor.evaluation.intervals import paired_difference, wilson, wilson_over_levels
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.evaluation.worlds import WorldEpisode, WorldPlayer, WorldsPlayed
-from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
-from looped_actor.levels import BoxobanRecipe, generate, starter_bank
-from looped_actor.offline.graded import Motion
-from looped_actor.runs.kinds import run_of
+from looped_actor.planning.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.envs import Boxoban
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
+from looped_actor.robots.evaluation import WorldEpisode, WorldPlayer, WorldsPlayed
+from looped_actor.robots.graded import Motion
+from looped_actor.runs.registry import run_of
 from tiny import tiny
 
 RESULTS = pathlib.Path(__file__).parents[2] / "results"

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.games import BoxobanBoard, Direction, LevelError, RushHourBoard, Vehicle
-from looped_actor.games import boxoban as boxoban_game
-from looped_actor.games import rush_hour as rush_hour_game
-from looped_actor.games.catalogue import GAMES
+from looped_actor.puzzles.boxoban import rules as boxoban_game
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import GAMES
+from looped_actor.puzzles.grid import Direction, LevelError
+from looped_actor.puzzles.rush_hour import rules as rush_hour_game
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard, Vehicle
 
 BOXOBAN = """\
 #######

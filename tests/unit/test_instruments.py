@@ -7,17 +7,18 @@ import optax
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import Advised, Weights, capped, deciding, imitation_loss, no_statistics
+from looped_actor.algorithms import Advised, Weights, capped, imitation_loss, no_statistics
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.algorithms.instruments import core_gradient
-from looped_actor.devices import all_devices
-from looped_actor.levels import starter_bank
 from looped_actor.loop import PolicyKL
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.models.arms import arm_named
 from looped_actor.models.tasks import TASKS
-from looped_actor.runs.kinds import run_of
-from looped_actor.solvers.advice import planes_of
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.teachers import planes_of
+from looped_actor.runs.registry import run_of
 from looped_actor.training.fit import as_numbers
+from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
 CORE = CoreConfig(width=8, heads=1, layers=1, hidden_multiple=8)

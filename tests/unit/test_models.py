@@ -10,7 +10,6 @@ import pytest
 from flax import nnx
 
 from helpers import relative, thorough
-from looped_actor.configs.presets import preset
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
     DRC,
@@ -45,7 +44,8 @@ from looped_actor.models.layers import GridConvolution
 from looped_actor.models.looped import latent_start
 from looped_actor.models.tasks import TASKS
 from looped_actor.models.tokenizers import cell_geometry
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
 
 SMALL = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
 

@@ -11,16 +11,16 @@ from rich.console import Console
 
 from looped_actor import OwnConfig
 from looped_actor.algorithms import Acted
+from looped_actor.algorithms.gymnasium_rollout import GymnasiumCollector, _Acted
 from looped_actor.analysis.caps import FRONTIER
 from looped_actor.analysis.compare import compare_runs
 from looped_actor.analysis.tables import read_table
 from looped_actor.cli.tables import evaluation_table
-from looped_actor.collectors.gymnasium import GymnasiumCollector, _Acted
-from looped_actor.configs.presets import preset
-from looped_actor.configs.runs import write_config
-from looped_actor.devices import all_devices
 from looped_actor.evaluation.episodes import as_vector, play_gymnasium
 from looped_actor.evaluation.facts import summary
+from looped_actor.runs.config import write_config
+from looped_actor.runs.presets import preset
+from looped_actor.training.sharding import all_devices
 
 SUCCESS = {"solved": 1, "success": 0.25, "interval_95": [0.05, 0.7]}
 

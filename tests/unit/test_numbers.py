@@ -15,10 +15,10 @@ from functools import cache
 import numpy as np
 import pytest
 
-from looped_actor.configs.presets import STUDY_STEPS, preset
-from looped_actor.policies.card import read_card
-from looped_actor.policies.shelf import SHELF
+from looped_actor.policy.card import read_card
+from looped_actor.policy.pretrained import SHELF
 from looped_actor.reproduction import paper_numbers
+from looped_actor.runs.presets import STUDY_STEPS, preset
 
 ROOT = pathlib.Path(__file__).parents[2]
 RESULTS = ROOT / "results"

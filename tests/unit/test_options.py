@@ -11,16 +11,16 @@ from looped_actor.analysis import caps
 from looped_actor.analysis.histogram import analyse_histogram
 from looped_actor.analysis.requests import CapsRequest, HistogramRequest
 from looped_actor.cli.train import RunOptions
-from looped_actor.configs.presets import preset
-from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.devices import all_devices
+from looped_actor.evaluation.requests import EvaluationRequest
 from looped_actor.planning.chips import Topology
-from looped_actor.policies.card import CARD_FILE, KEY, read_card, write_card
-from looped_actor.policies.load import load_policy
-from looped_actor.policies.shelf import SHELF
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.own import played_facts
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
+from looped_actor.policy.policy import Policy
+from looped_actor.policy.pretrained import SHELF
+from looped_actor.runs.custom import played_facts
+from looped_actor.runs.load import load_policy
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
 
 PUZZLE, ROBOT, OWN = preset("boxoban", "micro"), preset("cube-double", "micro"), OwnConfig()
 

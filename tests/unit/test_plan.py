@@ -5,9 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.devices import all_devices
 from looped_actor.loop import Categorical, OpenLoop, Streaming
 from looped_actor.loop.halting import FixedLoops
 from looped_actor.loop.hardware import computing, default_chunk, default_slots
@@ -16,7 +13,10 @@ from looped_actor.planning.chips import Chip, Topology
 from looped_actor.planning.hlo import Body, Kernel, read_program
 from looped_actor.planning.plan import Schedule, parts_of
 from looped_actor.planning.schedule import packed, streamed
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.codec import replaced
 from tiny import CHANGES, WORLD_CHANGES
 
 TEXT = """HloModule jit_f, is_scheduled=true

@@ -17,11 +17,13 @@ from looped_actor.analysis.probes import (
     write_probes,
 )
 from looped_actor.evaluation.intervals import clustered_mean, wilson
-from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.levels import generate, solve_bank
-from looped_actor.levels.boxoban_generator import BoxobanRecipe
-from looped_actor.levels.plans import NONE, guess_accuracy, push_targets, right_pushes
-from looped_actor.solvers.boxoban import possible_pushes
+from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+from looped_actor.puzzles.boxoban.plans import NONE, guess_accuracy, push_targets, right_pushes
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.boxoban.solver import possible_pushes
+from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.solutions import solve_bank
 
 CLASSES, TOKENS, WIDTH, LEVELS = 8, 12, 32, 1500
 CONFIG = ProbeConfig(seeds=2, batch=64)

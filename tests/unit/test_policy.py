@@ -14,10 +14,10 @@ from gymnasium.vector import AutoresetMode
 
 import looped_actor
 from looped_actor import FixedLoops, GoalObservation, Packed, PolicyKL
-from looped_actor.configs.presets import preset
 from looped_actor.loop import EarlyExit
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
+from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
 
 ROOT = pathlib.Path(__file__).parents[2]
 BOARD = (5, 5, 7)

@@ -6,7 +6,7 @@ import itertools
 from rich.console import Console
 from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-from looped_actor.progress import Bar
+from looped_actor.utils.progress import Bar
 
 
 def test_a_log_has_a_line_a_minute_and_the_end():

@@ -21,15 +21,16 @@ from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.difficulty import DIFFICULTY
 from looped_actor.analysis.histogram import HISTOGRAM
 from looped_actor.cli.tables import evaluation_table
-from looped_actor.envs import Boxoban
 from looped_actor.evaluation.episodes import as_vector, play_gymnasium
 from looped_actor.evaluation.facts import summary
 from looped_actor.evaluation.levels import play_levels
 from looped_actor.evaluation.repeats import find_new_states, fingerprint
-from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.games.catalogue import BOXOBAN
-from looped_actor.levels import make_bank
 from looped_actor.models.arms import STARTS
+from looped_actor.puzzles.banks import make_bank
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import BOXOBAN
+from looped_actor.puzzles.envs import Boxoban
+from looped_actor.puzzles.grid import Direction
 
 ROOT = pathlib.Path(__file__).parents[2]
 

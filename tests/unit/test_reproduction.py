@@ -11,21 +11,21 @@ import pytest
 
 from helpers import thorough
 from looped_actor.analysis.tables import of, read_table
-from looped_actor.configs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
-from looped_actor.configs.runs import write_config
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.files import held, write_whole
 from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
-from looped_actor.offline.ogbench import TASKS as WORLD_TASKS
-from looped_actor.offline.ogbench import WORLDS
-from looped_actor.processes import Job, Processes, RayTasks, WorkError, fan_out, visible_devices
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study
 from looped_actor.reproduction.report import write_report
 from looped_actor.reproduction.seeds import difference_rows, ends_table, is_climbing, over_seeds, verdict
-from looped_actor.runs.kinds import run_of
+from looped_actor.robots.ogbench import TASKS as WORLD_TASKS
+from looped_actor.robots.ogbench import WORLDS
+from looped_actor.runs.config import write_config
+from looped_actor.runs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
+from looped_actor.runs.registry import run_of
+from looped_actor.utils.files import held, write_whole
+from looped_actor.utils.processes import Job, Processes, RayTasks, WorkError, fan_out, visible_devices
 
 
 def test_over_seeds():
@@ -233,7 +233,7 @@ def test_processes_use_the_devices_that_the_environment_names(
     monkeypatch.delenv(variable, raising=False)
     if inherited is not None:
         monkeypatch.setenv(variable, inherited)
-    monkeypatch.setattr("looped_actor.processes.devices_here", lambda: (platform, 2))
+    monkeypatch.setattr("looped_actor.utils.processes.devices_here", lambda: (platform, 2))
     with Processes() as pool:
         places = [pool.submit(place_of, tmp_path, variable) for _ in range(2)]
         assert sorted(place.result(300) for place in places) == expected

@@ -17,12 +17,12 @@ import yaml
 
 import looped_actor
 from looped_actor.cli.shared import changes_of
-from looped_actor.codec import replaced
-from looped_actor.configs.presets import preset
-from looped_actor.policies.card import CARD_FILE, KEY, read_card, write_card
-from looped_actor.policies.export import card_of
-from looped_actor.policies.shelf import FILES, SHELF, bundled, located
-from looped_actor.weights import PolicyError
+from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
+from looped_actor.policy.export import card_of
+from looped_actor.policy.pretrained import FILES, SHELF, bundled, located
+from looped_actor.runs.presets import preset
+from looped_actor.utils.codec import replaced
+from looped_actor.utils.tensors import PolicyError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 

@@ -8,11 +8,11 @@ import jax
 import pytest
 
 from helpers import thorough
-from looped_actor.bench import tune
-from looped_actor.bench.work import asked_work
-from looped_actor.devices import all_devices
-from looped_actor.files import FileError
 from looped_actor.loop.hardware import CPU, default_chunk, default_slots, remember, suited, tuned_file
+from looped_actor.planning import tune
+from looped_actor.planning.bench_work import asked_work
+from looped_actor.training.sharding import all_devices
+from looped_actor.utils.files import FileError
 
 
 @pytest.fixture(autouse=True)

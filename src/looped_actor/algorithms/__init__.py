@@ -1,91 +1,48 @@
-"""Learning as pure functions over protocols: no net, no environment and no device of its own."""
+"""Algorithms: PPO, imitation of a solver, and GCIQL, each in one file, and the parts that they share."""
 
-from looped_actor.algorithms.advantages import Advantages, advantages
-from looped_actor.algorithms.deciding import (
-    Acted,
+from looped_actor.algorithms.gciql import GCIQL, CriticParams, GCIQLConfig, Nets, OfflineState
+from looped_actor.algorithms.imitation import Imitation, ImitationConfig
+from looped_actor.algorithms.normalization import RunningStatistics, zero_statistics
+from looped_actor.algorithms.online import MinibatchLearner, OnlineState, RolloutConfig
+from looped_actor.algorithms.policy_fn import (
     Acting,
-    Decide,
+    Action,
+    PolicyFn,
     Synchronous,
     Weights,
-    acting_policy,
-    as_open_loop,
-    capped,
-    deciding,
-    first_memory,
+    init_carry,
+    make_acting_policy,
+    make_policy,
+    to_streaming,
 )
-from looped_actor.algorithms.gciql import (
-    ActorTerms,
-    CriticTerms,
-    GCIQLConfig,
-    GoalBatch,
-    ValueTerms,
-    actor_loss,
-    critic_loss,
-    q_of_action,
-    q_scale,
-    value_loss,
-)
-from looped_actor.algorithms.imitation import (
-    Advice,
-    Advised,
-    ImitationConfig,
-    ImitationTerms,
-    Teacher,
-    imitation_loss,
-)
-from looped_actor.algorithms.learner import (
-    LearnerState,
-    Update,
-    clipped_adam,
-    descend,
-    mean_over_taken,
-    new_learner,
-)
-from looped_actor.algorithms.ppo import PPOBatch, PPOConfig, PPOTerms, normalised_advantage, ppo_loss
-from looped_actor.algorithms.rollout_config import RolloutConfig
-from looped_actor.algorithms.statistics import RunningStatistics, no_statistics
+from looped_actor.algorithms.ppo import PPO, PPOConfig
+from looped_actor.algorithms.recipe import RECIPES, Recipe, RecipeName
 
 __all__ = [
-    "Acted",
+    "GCIQL",
+    "PPO",
+    "RECIPES",
     "Acting",
-    "ActorTerms",
-    "Advantages",
-    "Advice",
-    "Advised",
-    "CriticTerms",
-    "Decide",
+    "Action",
+    "CriticParams",
     "GCIQLConfig",
-    "GoalBatch",
+    "Imitation",
     "ImitationConfig",
-    "ImitationTerms",
-    "LearnerState",
-    "PPOBatch",
+    "MinibatchLearner",
+    "Nets",
+    "OfflineState",
+    "OnlineState",
     "PPOConfig",
-    "PPOTerms",
+    "PolicyFn",
+    "Recipe",
+    "RecipeName",
     "RolloutConfig",
     "RunningStatistics",
     "Synchronous",
-    "Teacher",
-    "Update",
-    "ValueTerms",
     "Weights",
-    "acting_policy",
-    "actor_loss",
-    "advantages",
-    "as_open_loop",
-    "capped",
-    "clipped_adam",
-    "critic_loss",
-    "deciding",
-    "descend",
-    "first_memory",
-    "imitation_loss",
-    "mean_over_taken",
-    "new_learner",
-    "no_statistics",
-    "normalised_advantage",
-    "ppo_loss",
-    "q_of_action",
-    "q_scale",
-    "value_loss",
+    "init_carry",
+    "make_acting_policy",
+    "make_policy",
+    "to_streaming",
+    "zero_statistics",
 ]

@@ -21,8 +21,8 @@ from looped_actor.analysis.study import (
     subjects,
 )
 from looped_actor.analysis.tables import Row, distinct, measure_of, of
-from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.runs.policy import Policy
+from looped_actor.evaluation.requests import EvaluationRequest
+from looped_actor.policy.policy import Policy
 
 
 def analyse_caps(policies: Sequence[Policy], request: CapsRequest, mesh: Mesh, stage: Stage = quietly) -> str:

@@ -10,9 +10,9 @@ import numpy as np
 from looped_actor.analysis.drawing import ABOUT, ARMS, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
 from looped_actor.analysis.study import about_run, finish, names_of, repeats, shares
 from looped_actor.analysis.tables import Row, distinct, measure_of, of
-from looped_actor.errors import UserError
-from looped_actor.files import FileError, read_json, reading
 from looped_actor.runs.folder import TEST_FILE, read_run
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import FileError, read_json, reading
 
 
 def compare_runs(folders: Sequence[pathlib.Path], out: pathlib.Path) -> str:

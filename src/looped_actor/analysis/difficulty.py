@@ -16,12 +16,13 @@ from looped_actor.analysis.study import Stage, finish, parts_of, quietly, subjec
 from looped_actor.analysis.tables import Row, distinct, of
 from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.evaluation.levels import Played
-from looped_actor.games.catalogue import GAMES, Game
-from looped_actor.levels import make_bank, solve_bank
-from looped_actor.processes import Progress, default_workers, no_progress
-from looped_actor.runs.policy import Policy
-from looped_actor.solvers import SolveStatus
-from looped_actor.solvers.advice import distinct_boards
+from looped_actor.policy.policy import Policy
+from looped_actor.puzzles.banks import make_bank
+from looped_actor.puzzles.catalogue import GAMES, Game
+from looped_actor.puzzles.solutions import solve_bank
+from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.puzzles.teachers import distinct_boards
+from looped_actor.utils.processes import Progress, default_workers, no_progress
 
 FEWEST_LEVELS = 5
 """Means over fewer levels are in the table and not in the figure."""

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from looped_actor.analysis.tables import Row, read_table
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 INK, FAINT, PAPER = "#2b2e35", "#c9c2b6", "#ffffff"
 COLOURS = ("#c4552d", "#3f6797", "#6aa86f", "#8a6bb1", "#e2a93b", "#4aa5a0", "#b5658b", "#7d95a8")

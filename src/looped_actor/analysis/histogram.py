@@ -11,10 +11,10 @@ from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureK
 from looped_actor.analysis.requests import HistogramRequest
 from looped_actor.analysis.study import Stage, evaluated, finish, parts_of, quietly, subjects
 from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.errors import UserError
+from looped_actor.evaluation.requests import EvaluationRequest
 from looped_actor.names import PUZZLES
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
+from looped_actor.utils.errors import UserError
 
 
 def analyse_histogram(

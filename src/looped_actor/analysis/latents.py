@@ -21,13 +21,14 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Float16, Shaped
 
-from looped_actor.algorithms import Weights, as_open_loop, deciding
-from looped_actor.codec import from_json
-from looped_actor.devices import DATA, EVERYWHERE, ROWS, on_each_device, placed
-from looped_actor.errors import UserError
-from looped_actor.files import FileError, read_json, reading, write_whole
+from looped_actor.algorithms import Weights, as_open_loop
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.loop import EarlyExit, HaltingRule
-from looped_actor.processes import Progress, no_progress
+from looped_actor.training.sharding import DATA, EVERYWHERE, ROWS, on_each_device, placed
+from looped_actor.utils.codec import from_json
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import FileError, read_json, reading, write_whole
+from looped_actor.utils.processes import Progress, no_progress
 
 HEADER = "latents.json"
 FORMAT = "looped-actor latents 1"

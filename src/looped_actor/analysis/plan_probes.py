@@ -24,16 +24,17 @@ from looped_actor.analysis.probes import (
 from looped_actor.analysis.requests import ProbeRequest
 from looped_actor.analysis.study import Stage, Subject, finish, parts_of, quietly, subjects
 from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.codec import key_of
-from looped_actor.errors import UserError
-from looped_actor.files import write_whole
-from looped_actor.games.boxoban import Cell
-from looped_actor.levels import LevelBank, open_bank, solve_bank
-from looped_actor.levels.plans import guess_accuracy, push_targets, right_pushes
-from looped_actor.processes import default_workers
-from looped_actor.runs.policy import Policy
-from looped_actor.solvers import SolveStatus
-from looped_actor.solvers.advice import planes_of
+from looped_actor.policy.policy import Policy
+from looped_actor.puzzles.banks import LevelBank, open_bank
+from looped_actor.puzzles.boxoban.plans import guess_accuracy, push_targets, right_pushes
+from looped_actor.puzzles.boxoban.rules import Cell
+from looped_actor.puzzles.solutions import solve_bank
+from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.puzzles.teachers import planes_of
+from looped_actor.utils.codec import key_of
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import write_whole
+from looped_actor.utils.processes import default_workers
 
 
 class _Plans:

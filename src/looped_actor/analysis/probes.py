@@ -19,11 +19,11 @@ import optax
 import safetensors.numpy
 from jaxtyping import Array, Bool, Float, Int, Key, Shaped
 
-from looped_actor.checks import above_zero, at_least_one
-from looped_actor.errors import UserError
-from looped_actor.files import FileError, read_tensors, reading, write_whole
-from looped_actor.levels.plans import NONE
-from looped_actor.processes import Progress, no_progress
+from looped_actor.puzzles.boxoban.plans import NONE
+from looped_actor.utils.checks import above_zero, at_least_one
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import FileError, read_tensors, reading, write_whole
+from looped_actor.utils.processes import Progress, no_progress
 
 FORMAT = "looped-actor probes 1"
 

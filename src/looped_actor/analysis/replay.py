@@ -15,18 +15,19 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from looped_actor.algorithms import as_open_loop, deciding
+from looped_actor.algorithms import as_open_loop
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.analysis.probes import Probe, ProbeSet, probe_logits, read_probes
-from looped_actor.errors import UserError
-from looped_actor.evaluation.film import Choices, EpisodePictures, write_gif
 from looped_actor.evaluation.levels import LevelEnvironment, play_levels
-from looped_actor.files import write_whole
-from looped_actor.games import BoxobanBoard, Direction
-from looped_actor.games.catalogue import GAMES, Board
-from looped_actor.games.grid import step_from
-from looped_actor.games.pictures import Drawing, Shape, draw, to_pixels, to_svg
-from looped_actor.levels.plans import NONE
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
+from looped_actor.puzzles.boxoban.plans import NONE
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import GAMES, Board
+from looped_actor.puzzles.grid import Direction, step_from
+from looped_actor.puzzles.pictures import Drawing, Shape, draw, to_pixels, to_svg
+from looped_actor.robots.film import Choices, EpisodePictures, write_gif
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import write_whole
 
 ARROWS = {Direction.UP: "↑", Direction.RIGHT: "→", Direction.DOWN: "↓", Direction.LEFT: "←"}
 MOST_CHOICES = 6

@@ -3,9 +3,9 @@
 import pathlib
 from dataclasses import dataclass
 
-from looped_actor.checks import at_least_one
-from looped_actor.errors import UserError
 from looped_actor.names import StartName
+from looped_actor.utils.checks import at_least_one
+from looped_actor.utils.errors import UserError
 
 
 @dataclass(frozen=True)

@@ -15,16 +15,16 @@ from jax.sharding import Mesh
 
 from looped_actor.analysis.drawing import FigureKind, draw_table
 from looped_actor.analysis.tables import Row, write_table
-from looped_actor.codec import key_of
-from looped_actor.configs.requests import EvaluationRequest
-from looped_actor.configs.runs import RunConfig
-from looped_actor.errors import UserError
-from looped_actor.files import read_json, write_whole
+from looped_actor.evaluation.requests import EvaluationRequest
 from looped_actor.loop import HaltingRule
-from looped_actor.policies.evaluate import evaluate_policy
-from looped_actor.processes import Progress, forget, no_progress
-from looped_actor.runs.base import Run
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
+from looped_actor.runs.config import RunConfig
+from looped_actor.runs.evaluate import evaluate_policy
+from looped_actor.runs.run import Run
+from looped_actor.utils.codec import key_of
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import read_json, write_whole
+from looped_actor.utils.processes import Progress, forget, no_progress
 
 Stage = Callable[[str], AbstractContextManager[Progress]]
 """Announces a piece of work, and takes its progress."""

@@ -6,7 +6,7 @@ import pathlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from looped_actor.files import FileError, write_whole
+from looped_actor.utils.files import FileError, write_whole
 
 Row = Mapping[str, Any]
 

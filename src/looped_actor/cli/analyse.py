@@ -180,7 +180,7 @@ def replay(
     of.check_policies(run)
     check_files(levels, probes)
     from looped_actor.analysis.replay import record_episode, write_html, write_replay_gif
-    from looped_actor.devices import start_devices
+    from looped_actor.training.sharding import start_devices
 
     start_devices(1)
     made = record_episode(of.policy(run), level, levels=levels, probes=probes)

@@ -13,10 +13,10 @@ import tyro
 
 from looped_actor.cli.shared import DeviceOptions, Json
 from looped_actor.cli.train import RunOptions
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from looped_actor.bench.work import Saving
+    from looped_actor.planning.bench_work import Saving
 
 app = tyro.extras.SubcommandApp()
 
@@ -49,8 +49,8 @@ def loop(
     """
     from rich.console import Console
 
-    from looped_actor.bench.gradient import LoopBench, bench_loop
     from looped_actor.cli.tables import gradient_table
+    from looped_actor.planning.bench_gradient import LoopBench, bench_loop
 
     preset = LoopBench(batch=64, rounds=2, seconds=50, cache_control=False) if quick else LoopBench()
     given = {"batch": batch, "chunk": chunk, "rounds": rounds, "expectation_error": expectation_error}
@@ -106,7 +106,7 @@ def act(*, work: WorkOptions) -> None:
 
     Example: looped-actor bench act runs/first
     """
-    from looped_actor.bench.work import bench_acting
+    from looped_actor.planning.bench_work import bench_acting
 
     _bench(bench_acting, "rollout", work)
 
@@ -121,7 +121,7 @@ def train(*, work: WorkOptions) -> None:
     """
     import functools
 
-    from looped_actor.bench.work import bench_training
+    from looped_actor.planning.bench_work import bench_training
 
     _bench(functools.partial(bench_training, whole=not work.quick), "iteration", work)
 
@@ -132,7 +132,7 @@ def evaluate(*, work: WorkOptions) -> None:
 
     Example: looped-actor bench eval results/micro_rush_hour --quick
     """
-    from looped_actor.bench.work import bench_evaluation
+    from looped_actor.planning.bench_work import bench_evaluation
 
     _bench(bench_evaluation, "evaluation", work)
 
@@ -142,10 +142,10 @@ def _bench(bench: Callable[..., dict[str, "Saving"]], main: str, asked: WorkOpti
     begin = time.perf_counter()
     from rich.console import Console
 
-    from looped_actor.bench.work import Turns, asked_work, policy_work
     from looped_actor.cli.tables import savings_table
-    from looped_actor.levels import open_bank
-    from looped_actor.policies.load import load_policy
+    from looped_actor.planning.bench_work import Turns, asked_work, policy_work
+    from looped_actor.puzzles.banks import open_bank
+    from looped_actor.runs.load import load_policy
 
     mesh = asked.start()
     with _bar() as progress:
@@ -170,7 +170,7 @@ def _bar() -> Iterator[Callable[[float, str], Any]]:
     """A bar on the terminal; told the fraction done, and what comes next."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
-    from looped_actor.progress import Bar
+    from looped_actor.utils.progress import Bar
 
     columns = (TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn())
     with Bar(*columns, transient=True) as bar:
@@ -211,7 +211,7 @@ def plan(
     from looped_actor.loop.hardware import computing
     from looped_actor.planning.chips import Topology
     from looped_actor.planning.plan import default_cache, plan_run
-    from looped_actor.runs.kinds import run_of
+    from looped_actor.runs.registry import run_of
 
     _at_least_one(chunk=chunk, slots=slots, loops=loops)
     chips = Topology.named(topology)
@@ -252,8 +252,8 @@ def serve(
     """
     from rich.console import Console
 
-    from looped_actor.bench.serving import ServeBench, bench_serving
     from looped_actor.cli.tables import serving_table
+    from looped_actor.planning.bench_serving import ServeBench, bench_serving
 
     _at_least_one(rounds=rounds, seconds=seconds)
     with _bar() as progress:
@@ -278,10 +278,10 @@ def tune(*, on: DeviceOptions, rounds: int = 4, as_json: Json = False) -> None:
     """
     from rich.console import Console
 
-    from looped_actor.bench.tune import tune as time_candidates
-    from looped_actor.bench.tune import tuning_work
     from looped_actor.cli.tables import tuned_table
     from looped_actor.loop.hardware import remember, tuned_file
+    from looped_actor.planning.tune import tune as time_candidates
+    from looped_actor.planning.tune import tuning_work
 
     _at_least_one(rounds=rounds)
     mesh = on.start()

@@ -5,7 +5,7 @@ import pathlib
 from typing import Any
 
 from looped_actor.cli.shared import DeviceOptions, Folder, Json, PolicyOptions, check_files, progress_bar
-from looped_actor.configs.requests import EvaluationRequest
+from looped_actor.evaluation.requests import EvaluationRequest
 
 
 def evaluate(
@@ -39,8 +39,8 @@ def evaluate(
     """
     of.check_policies(policy)
     check_files(request.levels, request.solutions)
-    from looped_actor.files import write_whole
-    from looped_actor.policies.evaluate import evaluate_policy
+    from looped_actor.runs.evaluate import evaluate_policy
+    from looped_actor.utils.files import write_whole
 
     mesh = devices.start()
     loaded = of.policy(policy)

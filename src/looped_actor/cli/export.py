@@ -3,7 +3,7 @@
 import pathlib
 
 from looped_actor.cli.shared import Folder, PolicyOptions
-from looped_actor.configs.requests import ExportRequest
+from looped_actor.evaluation.requests import ExportRequest
 
 
 def export(
@@ -30,8 +30,8 @@ def export(
       out: Folder for the files.
     """
     of.check_policies(policy)
-    from looped_actor.devices import start_devices
-    from looped_actor.policies.export import PROGRAM_FILE, export_policy
+    from looped_actor.policy.export import PROGRAM_FILE, export_policy
+    from looped_actor.training.sharding import start_devices
 
     start_devices(1)
     signature = export_policy(of.policy(policy), request, out)

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from looped_actor.cli.shared import WorkerOptions, check_files, progress_bar
-from looped_actor.errors import UserError
 from looped_actor.names import PUZZLES
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from looped_actor.levels import LevelBank
+    from looped_actor.puzzles.banks import LevelBank
 
 app = tyro.extras.SubcommandApp()
 build = tyro.extras.SubcommandApp()
@@ -26,13 +26,13 @@ def _open(bank: pathlib.Path) -> "LevelBank":
     starter = str(bank) in PUZZLES and not bank.exists()
     if not starter:
         check_files(bank, hint="; `looped-actor levels build` makes one")
-    from looped_actor.levels import open_bank, starter_bank
+    from looped_actor.puzzles.banks import open_bank, starter_bank
 
     return starter_bank(str(bank)) if starter else open_bank(bank)
 
 
 def _write(bank: "LevelBank", path: pathlib.Path) -> None:
-    from looped_actor.levels import write_bank
+    from looped_actor.puzzles.banks import write_bank
 
     write_bank(bank, path)
     print(f"{path}: {len(bank):,} levels")
@@ -125,7 +125,8 @@ def build_boxoban(
       source: A copy of the repository google-deepmind/boxoban-levels, to import instead of generating.
       splits: Which of its folders to import, such as unfiltered/train. Default: all that are there.
     """
-    from looped_actor.levels import BoxobanRecipe, read_boxoban
+    from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+    from looped_actor.puzzles.sources import read_boxoban
 
     if source is None:
         b = boards
@@ -173,7 +174,9 @@ def build_rush_hour(
       licence: The licence of that text, to be kept with the levels.
       enumerate_all: Make one bank of all interesting positions of a board up to 5x5, instead of drawing some.
     """
-    from looped_actor.levels import RushHourRecipe, enumerated, read_rush_hour_database, split_at_random
+    from looped_actor.puzzles.build import enumerated, split_at_random
+    from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
+    from looped_actor.puzzles.sources import read_rush_hour_database
 
     if enumerate_all:
         into.refuse("--enumerate-all makes one bank of all positions", "train", "valid", "test")
@@ -199,9 +202,8 @@ def build_rush_hour(
 
 
 def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None:
-    from looped_actor.levels import generate
-    from looped_actor.levels.build import parts_of
-    from looped_actor.processes import forget
+    from looped_actor.puzzles.build import generate, parts_of
+    from looped_actor.utils.processes import forget
 
     parts = parts_of(recipe, into.out / ".unfinished")
     with work.pool() as workers, progress_bar("generating") as progress:
@@ -273,7 +275,7 @@ def show(
     if not 4 <= cell <= 200:
         raise UserError(f"--cell must be 4 to 200 pixels, not {cell}")
     opened = _open(bank)
-    from looped_actor.levels.replay import solution_boards
+    from looped_actor.puzzles.replay import solution_boards
 
     boards = [opened.board(i) for i in range(index, index + count)]
     if solve:
@@ -284,7 +286,7 @@ def show(
 def _present(boards: list, out: pathlib.Path | None, cell: int, *, episode: bool) -> None:
     from rich.console import Console
 
-    from looped_actor.games.pictures import save, save_episode, terminal_text
+    from looped_actor.puzzles.pictures import save, save_episode, terminal_text
 
     if out is None:
         for board in boards:
@@ -323,9 +325,9 @@ def solve(
         proportion on boards over 10x10, which bounds time and memory per level.
     """
     opened = _open(bank)
-    from looped_actor.levels import solve_bank, write_solutions
-    from looped_actor.processes import forget
-    from looped_actor.solvers import SolveStatus
+    from looped_actor.puzzles.solutions import solve_bank, write_solutions
+    from looped_actor.puzzles.solve_status import SolveStatus
+    from looped_actor.utils.processes import forget
 
     out = out or bank.with_suffix(".solutions")
     parts = out.with_name(f".{out.name}.unfinished")

@@ -8,7 +8,6 @@ from typing import Any, NoReturn
 
 import tyro
 
-from looped_actor.checks import brief, printable
 from looped_actor.cli.analyse import app as analyse
 from looped_actor.cli.analyse import compare, replay
 from looped_actor.cli.bench import app as bench
@@ -23,9 +22,10 @@ from looped_actor.cli.reproduce import app as reproduce
 from looped_actor.cli.serve import serve
 from looped_actor.cli.theory import theory
 from looped_actor.cli.train import resume, train
-from looped_actor.errors import UserError
-from looped_actor.interrupts import EXIT_CODE
 from looped_actor.names import OWN_CODE
+from looped_actor.utils.checks import brief, printable
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.interrupts import EXIT_CODE
 from looped_actor.version import __version__
 
 COMMANDS: dict[str, tuple[Any, str | None]] = {
@@ -124,6 +124,6 @@ def _check_options(arguments: list[str]) -> None:
     given = [argument.removeprefix("--out=") for argument in arguments if argument.startswith("--out=")]
     given += [value for option, value in itertools.pairwise(arguments) if option == "--out"]
     for value in given:
-        from looped_actor.files import check_writable  # which --help need not wait for
+        from looped_actor.utils.files import check_writable  # which --help need not wait for
 
         check_writable(value)  # before hours of work

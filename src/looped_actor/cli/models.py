@@ -6,8 +6,8 @@ from typing import Annotated
 import tyro
 
 from looped_actor.cli.shared import Json
-from looped_actor.errors import UserError
 from looped_actor.names import TaskName
+from looped_actor.utils.errors import UserError
 
 
 def models(

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 import tyro
 
 from looped_actor.cli.shared import CheckpointOptions, Folder, progress_bar
-from looped_actor.errors import UserError
 from looped_actor.names import DataKind, WorldName
+from looped_actor.utils.errors import UserError
 
 World = Annotated[WorldName, tyro.conf.Positional]
 
@@ -44,9 +44,9 @@ def collect(
       workers: Processes. Default: one per core.
       kind: play, as in the paper, or noisy: with random actions and the way back from them.
     """
-    from looped_actor.offline.collection import CollectionJob, collect
     from looped_actor.offline.dataset import open_dataset
-    from looped_actor.processes import default_workers
+    from looped_actor.robots.collection import CollectionJob, collect
+    from looped_actor.utils.processes import default_workers
 
     job = CollectionJob(world, int(transitions), seed, episode, kind)
     with progress_bar(f"{world} transitions") as progress:
@@ -67,7 +67,7 @@ def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data"), kind:
       out: Folder for the files.
       kind: play, as in the paper, or noisy.
     """
-    from looped_actor.offline.collection import download
+    from looped_actor.robots.collection import download
 
     for path in download(world, out, kind):
         print(path)
@@ -109,8 +109,8 @@ def film(
     if not 0 <= deviation <= 1:
         raise UserError(f"--deviation is {deviation}; it must be between 0 and 1")
     of.check_policies(policy)
-    from looped_actor.devices import start_devices
-    from looped_actor.evaluation.film import film_episode, write_gif
+    from looped_actor.robots.film import film_episode, write_gif
+    from looped_actor.training.sharding import start_devices
 
     start_devices(1)
     loaded = of.policy(policy)

@@ -20,8 +20,8 @@ def policies(*, as_json: Json = False) -> None:
 
     from looped_actor.cli.tables import policies_table
     from looped_actor.names import WEIGHTS_FILE
-    from looped_actor.policies.card import LICENCE, read_card
-    from looped_actor.policies.shelf import SHELF, bundled
+    from looped_actor.policy.card import LICENCE, read_card
+    from looped_actor.policy.pretrained import SHELF, bundled
 
     cards = {name: card for name in bundled() if (card := read_card(SHELF / name))}
     sizes = {name: (SHELF / name / WEIGHTS_FILE).stat().st_size for name in cards}

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from looped_actor.cli.shared import Changes, Json, changes_of, progress_bar
-from looped_actor.errors import UserError
 from looped_actor.names import LearnerName, Scale
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from looped_actor.processes import Status
     from looped_actor.reproduction.grid import RunKey, Study
+    from looped_actor.utils.processes import Status
 
 app = tyro.extras.SubcommandApp()
 
@@ -57,7 +57,7 @@ class Selection:
         """The runs of each artifact that was asked for."""
         from looped_actor.reproduction.artifacts import ARTIFACTS, artifact_named
         from looped_actor.reproduction.grid import RunKey
-        from looped_actor.runs.kinds import run_of
+        from looped_actor.runs.registry import run_of
 
         names = tuple(ARTIFACTS) if "all" in self.ids else tuple(dict.fromkeys(self.ids))
         if not names:
@@ -129,9 +129,9 @@ def plan(
       utilisation: Share of its peak that is reached. Default: 0.055, from the hours that the authors report.
       as_json: Print JSON instead of tables.
     """
-    from looped_actor.devices import start_devices
     from looped_actor.reproduction.plan import UTILISATION, Accelerator
     from looped_actor.reproduction.plan import plan as plan_runs
+    from looped_actor.training.sharding import start_devices
 
     study = which.study
     chosen = Accelerator(accelerator, UTILISATION if utilisation is None else utilisation)
@@ -184,11 +184,11 @@ def run(
       retries: How often a run whose process dies is restarted.
     """
     from looped_actor.analysis.drawing import check_matplotlib
-    from looped_actor.devices import start_devices
-    from looped_actor.processes import Processes, RayTasks, fan_out
     from looped_actor.reproduction.artifacts import artifact_named, make_artifact
     from looped_actor.reproduction.grid import is_finished
     from looped_actor.reproduction.report import verdicts, write_report
+    from looped_actor.training.sharding import start_devices
+    from looped_actor.utils.processes import Processes, RayTasks, fan_out
 
     check_matplotlib()
     study, wanted = which.study, which.keys

@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from looped_actor.cli.shared import Folders
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
     from looped_actor.serving.server import Serving
@@ -73,7 +73,7 @@ def serve(
 
 def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
     """The folders of policies, by what these are called."""
-    from looped_actor.policies.shelf import located
+    from looped_actor.policy.pretrained import located
 
     called = names or tuple(_name(policy) for policy in policies)
     if not policies or len(called) != len(policies) or len(set(called)) < len(called):

@@ -10,15 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
-from looped_actor.errors import UserError
 from looped_actor.names import CONFIG_FILE
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from looped_actor.processes import Pool
-    from looped_actor.runs.base import Own
-    from looped_actor.runs.policy import Policy
+    from looped_actor.policy.policy import Policy
+    from looped_actor.runs.run import Own
+    from looped_actor.utils.processes import Pool
 
 Folder = Annotated[pathlib.Path, tyro.conf.Positional]
 Folders = Annotated[tuple[pathlib.Path, ...], tyro.conf.Positional]
@@ -35,7 +35,7 @@ class DeviceOptions:
 
     def start(self) -> "Mesh":
         """The mesh of the command, before any other use of JAX."""
-        from looped_actor.devices import start_devices
+        from looped_actor.training.sharding import start_devices
 
         several = ("coordinator", "processes", "process")
         return start_devices(self.devices, *(getattr(self, name, None) for name in several))
@@ -68,14 +68,14 @@ class CodeOptions:
     @functools.cached_property
     def module(self) -> Any:
         """The file as a module; None where there is none."""
-        from looped_actor.runs.own import read_code
+        from looped_actor.runs.custom import read_code
 
         return None if self.code is None else read_code(self.code)
 
     @property
     def own(self) -> "Own | None":
         """What of the world is code."""
-        from looped_actor.runs.base import Own
+        from looped_actor.runs.run import Own
 
         module = self.module
         return None if module is None else Own(module.build, module.env)
@@ -91,7 +91,7 @@ class CheckpointOptions:
 
     def check_policies(self, *folders: pathlib.Path) -> None:
         """Raise an error if one of them names nothing, before JAX is imported, which takes seconds."""
-        from looped_actor.policies.shelf import check_name
+        from looped_actor.policy.pretrained import check_name
 
         for folder in folders:
             check_name(folder)
@@ -102,7 +102,7 @@ class CheckpointOptions:
 
     def policies(self, folders: Sequence[pathlib.Path]) -> "list[Policy]":
         """The same for several."""
-        from looped_actor.policies.load import policy_at
+        from looped_actor.runs.load import policy_at
 
         own = self.own
         return [policy_at(folder, self.checkpoint, own) for folder in folders]
@@ -130,7 +130,7 @@ class WorkerOptions:
     @contextmanager
     def pool(self) -> Iterator["int | Pool"]:
         """A number of local processes, or the workers of a Ray cluster."""
-        from looped_actor.processes import RayTasks, default_workers
+        from looped_actor.utils.processes import RayTasks, default_workers
 
         if self.ray is None:
             yield self.workers or default_workers()
@@ -173,7 +173,7 @@ def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 
-    from looped_actor.progress import Bar
+    from looped_actor.utils.progress import Bar
 
     class Rate(ProgressColumn):
         def render(self, task) -> Text:

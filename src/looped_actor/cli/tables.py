@@ -4,16 +4,16 @@ from typing import TYPE_CHECKING, Any
 
 from rich.table import Table
 
-from looped_actor.codec import field_paths, field_value
+from looped_actor.utils.codec import field_paths, field_value
 
 if TYPE_CHECKING:
-    from looped_actor.bench.gradient import LoopTiming
-    from looped_actor.bench.tune import Tuned
-    from looped_actor.bench.work import Saving
-    from looped_actor.configs.runs import RunConfig
+    from looped_actor.planning.bench_gradient import LoopTiming
+    from looped_actor.planning.bench_work import Saving
     from looped_actor.planning.plan import Plan
-    from looped_actor.policies.card import Card
-    from looped_actor.runs.base import Estimate
+    from looped_actor.planning.tune import Tuned
+    from looped_actor.policy.card import Card
+    from looped_actor.runs.config import RunConfig
+    from looped_actor.runs.run import Estimate
 
 MOST_PARTS = 8
 """Of a program that are shown."""
@@ -21,7 +21,7 @@ MOST_PARTS = 8
 
 def gradient_table(timings: "dict[str, LoopTiming]", batch: int) -> Table:
     """Gradients of a minibatch, by the depths that were asked for."""
-    from looped_actor.bench.depths import MAX_LOOPS
+    from looped_actor.planning.depths import MAX_LOOPS
 
     title = f"time of a gradient of {batch} examples, relative to a frozen scan of {MAX_LOOPS} loops"
     titles = ("mean", "mean/16", "Packed", "Iso-FLOPs", "Packed/\nchunked", "executed/\nasked")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from looped_actor.cli.shared import progress_bar
-from looped_actor.errors import UserError
+from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
     from looped_actor.theory import Costs

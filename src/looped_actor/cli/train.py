@@ -19,15 +19,15 @@ from looped_actor.cli.shared import (
     check_runs,
     progress_bar,
 )
-from looped_actor.errors import UserError
-from looped_actor.interrupts import exit_on_interrupt
 from looped_actor.names import PUZZLES, ArmName, LearnedName, LearnerName, Scale, TaskName
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.interrupts import exit_on_interrupt
 
 if TYPE_CHECKING:
     from jax.sharding import Mesh
 
-    from looped_actor.configs.runs import RunConfig
-    from looped_actor.runs.base import Own
+    from looped_actor.runs.config import RunConfig
+    from looped_actor.runs.run import Own
     from looped_actor.training import Logger
 
 
@@ -75,7 +75,7 @@ class RunOptions(CodeOptions):
     @property
     def chosen(self) -> "RunConfig":
         """The configuration that is asked for."""
-        from looped_actor.codec import replaced
+        from looped_actor.utils.codec import replaced
 
         chosen: Any = self._begun_from
         for field in ("levels", "data", "critics"):
@@ -94,8 +94,8 @@ class RunOptions(CodeOptions):
 
     @property
     def _begun_from(self) -> "RunConfig":
-        from looped_actor.configs.presets import preset
-        from looped_actor.configs.runs import read_config
+        from looped_actor.runs.config import read_config
+        from looped_actor.runs.presets import preset
 
         if self.config is None and self.task is None and self.module is not None:
             if not hasattr(self.module, "config"):
@@ -178,8 +178,8 @@ def train(
     run.check()
     logs.check()
     with exit_on_interrupt():
-        from looped_actor.devices import ending_together
         from looped_actor.runs.folder import begin_run
+        from looped_actor.training.sharding import ending_together
 
         mesh = cluster.start()  # before any code of the user's computes something
         chosen, own = run.chosen, run.own
@@ -209,8 +209,8 @@ def resume(run: Folder, /, *, code: CodeOptions, cluster: ClusterOptions, logs: 
     code.check()
     logs.check()
     with exit_on_interrupt():
-        from looped_actor.devices import ending_together
         from looped_actor.runs.folder import complete_start, read_run
+        from looped_actor.training.sharding import ending_together
 
         config, mesh = read_run(run), cluster.start()
     with ending_together(_advice(run)), _advising_how_to_continue(run):
@@ -241,8 +241,8 @@ def _advice(folder: pathlib.Path) -> str:
 def _with_banks(config: Any, levels: tuple[pathlib.Path, ...]) -> "RunConfig":
     from dataclasses import replace
 
-    from looped_actor.configs.material import LevelsConfig
-    from looped_actor.levels import open_bank
+    from looped_actor.puzzles.banks import open_bank
+    from looped_actor.runs.material import LevelsConfig
 
     if len(levels) not in (2, 3):
         raise UserError(f"--levels names {len(levels)} banks; give two or three: train, [valid,] test")
@@ -258,10 +258,10 @@ def _train(
     with exit_on_interrupt(lambda: _interrupted(folder)):  # but while it learns: then it saves first
         import jax
 
+        from looped_actor.policy.policy import finished_policy
         from looped_actor.runs.folder import train_run
-        from looped_actor.runs.policy import finished_policy
         from looped_actor.training import Ending
-        from looped_actor.training.bar import training_bar
+        from looped_actor.training.progress_bar import training_bar
 
         first = jax.process_index() == 0
         with training_bar(config.title, config.best_by, shown=first) as report:
@@ -281,7 +281,7 @@ def _print_plan(config: "RunConfig", own: "Own | None", devices: int) -> None:
     from rich.console import Console
 
     from looped_actor.cli.tables import cost_tables
-    from looped_actor.runs.kinds import run_of
+    from looped_actor.runs.registry import run_of
 
     for table in cost_tables(config, run_of(run_of(config, own=own).completed(), own=own).cost(devices)):
         Console(markup=False).print(table)

@@ -16,14 +16,16 @@ from gymnasium.vector.utils import batch_space
 from numpy.typing import NDArray
 
 from looped_actor.envs.base import Environment
-from looped_actor.envs.puzzle import BOX_REWARD, SOLVED_REWARD, STEP_REWARD
 from looped_actor.envs.vector import TimeStep, VectorEnv, VectorState
-from looped_actor.errors import UserError
-from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
-from looped_actor.games.boxoban import Cell as BoxobanCell
-from looped_actor.games.catalogue import BOXOBAN, RUSH_HOUR, Board
-from looped_actor.games.pictures import draw, to_pixels
-from looped_actor.games.rush_hour import Cell as RushHourCell
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.boxoban.rules import Cell as BoxobanCell
+from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR, Board
+from looped_actor.puzzles.envs import BOX_REWARD, SOLVED_REWARD, STEP_REWARD
+from looped_actor.puzzles.grid import Direction
+from looped_actor.puzzles.pictures import draw, to_pixels
+from looped_actor.puzzles.rush_hour.rules import Cell as RushHourCell
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
+from looped_actor.utils.errors import UserError
 
 
 @runtime_checkable

@@ -12,10 +12,10 @@ from gymnasium import spaces
 from gymnasium.vector import AutoresetMode
 from jaxtyping import Array, Shaped
 
-from looped_actor.checks import at_least_one
 from looped_actor.envs.base import Environment
-from looped_actor.errors import UserError
 from looped_actor.loop import Categorical, Distribution
+from looped_actor.utils.checks import at_least_one
+from looped_actor.utils.errors import UserError
 
 
 @dataclass(frozen=True)

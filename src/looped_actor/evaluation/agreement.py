@@ -11,10 +11,11 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Shaped
 
-from looped_actor.algorithms import Weights, deciding
-from looped_actor.devices import on_one_device
+from looped_actor.algorithms import Weights
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import HaltingRule
+from looped_actor.training.sharding import on_one_device
 
 
 @dataclass(frozen=True)

@@ -7,9 +7,10 @@ from typing import Any
 import numpy as np
 
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.games import BoxobanBoard, Direction, RushHourBoard
-from looped_actor.games.catalogue import Board
-from looped_actor.games.grid import Position, step_from
+from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.catalogue import Board
+from looped_actor.puzzles.grid import Direction, Position, step_from
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard
 
 Baseline = Callable[[Board, int, np.random.Generator], int | None]
 """A level, its time limit and a source of chance, to the steps in which it was solved, or None."""

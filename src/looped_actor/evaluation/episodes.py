@@ -1,4 +1,4 @@
-"""Episodes of any environment, in JAX or of Gymnasium, with the most probable actions."""
+"""Evaluation by episodes of any environment, in JAX or of Gymnasium, with the most probable actions."""
 
 import functools
 from collections.abc import Callable
@@ -11,53 +11,48 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from jaxtyping import Array, Int, PyTree, UInt32
 
-from looped_actor.algorithms import Acted
+from looped_actor.algorithms import Action
 from looped_actor.envs import Environment, Outcome
 from looped_actor.envs.spaces import spaces_of, successes
 from looped_actor.evaluation.levels import Decisions, Episodes, Played
 from looped_actor.evaluation.repeats import fingerprint_host, pad_episodes
 from looped_actor.loop import StopReason
 from looped_actor.loop.rng import Stream, addressed_key
-from looped_actor.processes import Progress, no_progress
+from looped_actor.utils.processes import Progress, no_progress
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("env", "root"), meta_fields=())
 @dataclass(frozen=True)
 class NumberedEpisodes:
-    """An environment whose episodes have numbers: each has its own key, different from those of training."""
+    """An environment whose episodes have numbers: each has its own key, which training does not use."""
 
     env: Environment
     root: UInt32[Array, "2"]
 
     @property
     def time_limit(self) -> int:
-        """That of the environment."""
         return self.env.time_limit
 
     @property
     def num_actions(self) -> int:
-        """That of the environment."""
         return self.env.num_actions
 
     def start(self, level: Int[Array, ""]) -> PyTree:
-        """The first state of an episode."""
+        """Return the first state of an episode."""
         return self.env.reset(addressed_key(self.root, Stream.EVALUATION, level))
 
     def reset(self, key: Any) -> PyTree:
-        """Any episode."""
         return self.env.reset(key)
 
     def step(self, state: PyTree, action: Array) -> tuple[PyTree, Outcome]:
-        """That of the environment."""
         return self.env.step(state, action)
 
     def observe(self, state: PyTree) -> PyTree:
-        """That of the environment."""
         return self.env.observe(state)
 
 
 def as_vector(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> gymnasium.vector.VectorEnv:
-    """Environments of Gymnasium as `play_gymnasium` takes them, checked."""
+    """Return a vector environment for `play_gymnasium`, after checking its spaces."""
     many = env
     if isinstance(env, gymnasium.Env):
         many = SyncVectorEnv([lambda: env], autoreset_mode=AutoresetMode.SAME_STEP)
@@ -68,29 +63,28 @@ def as_vector(env: gymnasium.Env | gymnasium.vector.VectorEnv) -> gymnasium.vect
 
 def play_gymnasium(
     envs: gymnasium.vector.VectorEnv,
-    act: Callable[..., Acted],
+    act: Callable[..., Action],
     episodes: int,
     most_loops: int,
     *,
     seed: int = 0,
     progress: Progress = no_progress,
 ) -> Played:
-    """Episodes of a vector environment, all copies in step.
+    """Play episodes of a vector environment, all copies together.
 
-    How many each copy plays is settled beforehand: to count those that end first would favour short ones.
-    `act` takes observations and the `memory` of its last call. `success` is None if no step had `is_success`
-    in its info.
+    The number of episodes of each copy is fixed beforehand: counting those that end first would favour short ones. `act`
+    takes observations and the `carry` of its last call. `success` is None if no step had `is_success` in its info.
     """
     copies = envs.num_envs
     left = np.array([(episodes + copies - 1 - copy) // copies for copy in range(copies)])
     running, ended, executed, reported = _nothing(copies, most_loops), [], 0, False
     observation, _ = envs.reset(seed=seed)
-    rows, memory = np.arange(copies), None
+    rows, carry = np.arange(copies), None
     assert running.success is not None
     decisions: list[list[tuple[np.ndarray, int]]] = [[] for _ in rows]  # of the episodes under way
     recorded: list[Decisions] = []
     while left.any():
-        acted = act(observation, memory=memory)
+        acted = act(observation, carry=carry)
         for row in np.flatnonzero(left > 0):
             seen = [np.asarray(leaf)[row] for leaf in jax.tree.leaves(observation)]
             decisions[row].append((fingerprint_host(seen), int(acted.loops[row])))
@@ -106,7 +100,7 @@ def play_gymnasium(
         running.stops[rows, acted.stop] += 1
         executed += int(acted.executed)
         done = np.asarray(terminated) | np.asarray(truncated)
-        memory = None if acted.memory is None else acted.memory.restart(done)
+        carry = acted.carry.restart(done)
         over = np.flatnonzero(done & (left > 0))
         ended += [jax.tree.map(lambda leaf, row=row: leaf[row].copy(), running) for row in over]
         recorded += [Decisions(*map(np.array, zip(*decisions[row], strict=True))) for row in over]

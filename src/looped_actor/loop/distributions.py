@@ -1,4 +1,4 @@
-"""Action distributions: what a readout returns, what a policy samples from, and what halting compares.
+"""Action distributions: a readout returns one, a policy samples from it, and halting rules compare two.
 
 All are pytrees with leading batch axes, so they travel through `jit`, `scan` and `vmap` as they are.
 Halting, acting and learning use the same object: the head that halts is the head that acts.

@@ -1,4 +1,4 @@
-"""How a batch of loops runs on the hardware. The results are the same; the cost is not.
+"""Executions: how a batch of loops runs on the hardware. The results are the same; the cost is not.
 
 `FrozenScan` computes `max_loops` loops for every example: the oracle. `EarlyExit` stops as soon as
 its whole batch has. `Packed` (in `packing.py`) runs `EarlyExit` on chunks of examples of like depth.
@@ -28,22 +28,13 @@ from looped_actor.loop.state import (
 )
 
 
-class Split(NamedTuple):
-    """How a minibatch is learned from."""
-
-    examples: int
-    """That go forward, through the loss and back together."""
-    execution: "Execution"
-    """How the loops of these run."""
-
-
 @runtime_checkable
 class Execution(Protocol):
     """A way to run a batch of loops."""
 
-    def split(self, batch: int, latent_size: int) -> Split:
-        """How to learn from a minibatch of examples whose latents hold `latent_size` numbers each."""
-        return Split(batch, self)
+    def gradient_group(self, batch: int, latent_size: int) -> tuple[int, "Execution"]:
+        """Return how many of a batch go forward, through the loss and backward together, and how their loops run."""
+        return batch, self
 
     def run(
         self,
@@ -58,7 +49,7 @@ class Execution(Protocol):
 
 
 class _Pure(NamedTuple):
-    """A problem whose functions take what they closed over as their first argument."""
+    """A problem whose functions take the values that they closed over as their first argument."""
 
     step: Callable
     readout: Callable
@@ -75,7 +66,7 @@ class _Pure(NamedTuple):
 
 
 class _Parameters(NamedTuple):
-    """What the functions of a problem closed over."""
+    """Values that the functions of a problem closed over."""
 
     step: list[Array]
     readout: list[Array] | None
@@ -92,7 +83,7 @@ def _purify(problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree) -> tuple
 class FrozenScan(Execution):
     """The oracle: a scan over `max_loops` loops in which stopped examples are frozen.
 
-    Obvious, slow and always right. Every other execution is held against it.
+    Obvious, slow and always right. Every other execution is tested against it.
     """
 
     def run(

@@ -1,8 +1,8 @@
-"""When a loop stops thinking: halting rules, and the reasons for which an example stops.
+"""Halting rules, and the reasons for which an example stops.
 
 A rule looks at two consecutive loops of each example and says how far apart they are (its
 *divergence*); an example stops at the first loop, from `min_loops` on, whose divergence is below
-the threshold, and in any case at `max_loops`. Rules are frozen objects: to think longer at test
+the threshold, and in any case at `max_loops`. Rules are frozen objects: for more loops at test
 time, `dataclasses.replace(rule, max_loops=64)`.
 """
 
@@ -14,14 +14,14 @@ from typing import Any, Protocol, runtime_checkable
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from looped_actor.errors import UserError
 from looped_actor.loop.distributions import Distribution
+from looped_actor.utils.errors import UserError
 
 Readout = Callable[[Float[Array, "b ..."], PyTree], Distribution]
 
 
 class StopReason(enum.IntEnum):
-    """Why an example stopped. Results hold these as an integer array."""
+    """Reason for which an example stopped. Results hold these as an integer array."""
 
     RUNNING = 0
     """Not stopped yet: never in the result of a finished loop."""
@@ -35,7 +35,7 @@ class StopReason(enum.IntEnum):
 
 @runtime_checkable
 class HaltingRule(Protocol):
-    """What the loop asks of a halting rule."""
+    """Decides when each example of a batch stops."""
 
     @property
     def min_loops(self) -> int:
@@ -48,28 +48,28 @@ class HaltingRule(Protocol):
         ...
 
     def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> PyTree:
-        """What to remember of a loop so that the next can be compared with it. Batch axis first."""
+        """Return the features of a loop that the next loop is compared with, batch axis first."""
         ...
 
     def divergence(self, before: Any, now: Any) -> Float[Array, " b"]:
-        """How far two consecutive observations are apart. NaN stops the example as non-finite."""
+        """Return the distance of two consecutive observations. NaN stops the example as non-finite."""
         ...
 
     def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
-        """Which examples may stop after their `loop`-th loop (counted from 1)."""
+        """Return whether each example may stop after its `loop`-th loop, counted from 1."""
         ...
 
 
 @dataclass(frozen=True)
 class _Bounded:
-    """The part that all thresholded rules share."""
+    """Fields that all thresholded rules share."""
 
     threshold: float = 1e-3
-    """tau: a divergence below it ends the thought."""
+    """tau: an example stops at a divergence below it."""
     min_loops: int = 2
-    """The first loop at which it may end."""
+    """First loop at which an example may stop."""
     max_loops: int = 16
-    """The cap: the loop at which it ends in any case."""
+    """Cap: the loop at which every example stops."""
 
     def __post_init__(self) -> None:
         if not self.threshold >= 0:
@@ -93,7 +93,7 @@ class PolicyKL(_Bounded):
     """
 
     reverse: bool = False
-    """The divergence in the other direction."""
+    """Use KL(p_l || p_{l-1})."""
 
     def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Distribution:
         """The action distribution of the loop."""
@@ -131,7 +131,7 @@ class LatentResidual(_Bounded):
 
 @dataclass(frozen=True)
 class FixedLoops:
-    """Exactly `loops` loops for every example; nothing is read out on the way."""
+    """Exactly `loops` loops for every example, without a readout in between."""
 
     loops: int
 
@@ -141,22 +141,22 @@ class FixedLoops:
 
     @property
     def min_loops(self) -> int:
-        """The same as the maximum."""
+        """Number of loops."""
         return self.loops
 
     @property
     def max_loops(self) -> int:
-        """The fixed number of loops."""
+        """Number of loops."""
         return self.loops
 
     def observe(self, latent: Float[Array, "b ..."], x: PyTree, readout: Readout) -> Float[Array, " b"]:
-        """Nothing is compared, so the divergence is infinite throughout."""
+        """Return infinity: nothing is compared."""
         return jnp.full(latent.shape[0], jnp.inf, latent.dtype)
 
     def divergence(self, before: Float[Array, " b"], now: Float[Array, " b"]) -> Float[Array, " b"]:
-        """Infinite: never converged."""
+        """Return infinity."""
         return now
 
     def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
-        """Never: only the cap stops it."""
+        """Return False: only the cap stops an example."""
         return jnp.zeros(loop.shape, bool)

@@ -1,8 +1,8 @@
 """Randomness by address.
 
-A key is not threaded through the program but computed from what it is for: which stream, which
-environment, which step. So a draw does not depend on the order, the batch or the device in which things
-were computed, and a resumed run draws what an uninterrupted one would have drawn.
+A key is not threaded through the program but computed from its purpose: stream, environment, step. So a
+draw does not depend on the order, the batch or the device in which it is computed, and a resumed run draws the
+same numbers as an uninterrupted one.
 """
 
 from enum import IntEnum
@@ -12,7 +12,7 @@ from jaxtyping import Array, Int, Key, UInt32
 
 
 class Stream(IntEnum):
-    """What a draw is for. Numbers are part of the address: add, never renumber."""
+    """Purpose of a draw. Numbers are part of the address: add, never renumber."""
 
     LEVEL = 1
     ACTION = 2
@@ -26,14 +26,14 @@ class Stream(IntEnum):
 def addressed_key(
     root: Key[Array, ""] | UInt32[Array, "2"], stream: Stream, *address: int | Int[Array, ""]
 ) -> Key[Array, ""] | UInt32[Array, "2"]:
-    """The key of one draw: of this stream, at this address, for example environment and step."""
+    """Return the key of one draw: of this stream, at this address, for example environment and step."""
     return folded(root, stream, *address)
 
 
 def folded(
     key: Key[Array, ""] | UInt32[Array, "2"], *address: int | Int[Array, ""]
 ) -> Key[Array, ""] | UInt32[Array, "2"]:
-    """A key with an address folded in: in one go, or the rest of it later, which gives the same."""
+    """Fold an address into a key. Folding the parts one after the other gives the same key."""
     for part in address:
         key = jax.random.fold_in(key, part)
     return key

@@ -9,10 +9,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, ArrayLike, Int, PyTree
 
-from looped_actor.errors import UserError
 from looped_actor.loop.executions import EarlyExit, Execution
 from looped_actor.loop.halting import HaltingRule, PolicyKL, Readout
 from looped_actor.loop.state import LoopProblem, LoopResult, Step
+from looped_actor.utils.errors import UserError
 
 
 def run_loop(
@@ -40,7 +40,7 @@ def run_loop(
       halting: when an example stops. Default: `PolicyKL()`, with the paper's constants.
       execution: how the batch runs. Default: `EarlyExit()`.
       expected_loops: a guess of each example's depth, `[b]`. Only ever changes the time it takes.
-      caps: each example's own cap, `[b]`, where it may think for fewer loops than the rule allows.
+      caps: each example's own cap, `[b]`, below that of the halting rule.
       record: also return the latent after every loop, `[max_loops, b, ...]`, without gradients.
 
     Returns:
@@ -60,14 +60,14 @@ def run_loop(
 
 
 class Capped(NamedTuple):
-    """The input of examples that have caps of their own."""
+    """Input of examples that have caps of their own."""
 
     x: PyTree
     cap: Int[Array, " b"]
 
 
 def with_caps(problem: LoopProblem) -> LoopProblem:
-    """The same problem, of `Capped` inputs."""
+    """Return the problem for `Capped` inputs."""
     return LoopProblem(
         step=lambda latent, given: problem.step(latent, given.x),
         readout=lambda latent, given: problem.readout(latent, given.x),

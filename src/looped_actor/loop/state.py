@@ -19,28 +19,28 @@ Step = Callable[[Float[Array, "b ..."], PyTree], Float[Array, "b ..."]]
 
 @dataclass(frozen=True)
 class LoopProblem:
-    """What to iterate and when to stop: the part of a loop that does not depend on its execution."""
+    """The step to iterate and the rule that stops it: all of a loop but its execution."""
 
     step: Step
     readout: Readout
     halting: HaltingRule
     cap: Callable[[PyTree], Int[Array, " b"]] | None = None
-    """Reads the caps of examples from their inputs, where they have their own, below that of the rule."""
+    """Inputs to the cap of each example, where examples have caps of their own below that of the rule."""
 
 
 class LoopResult(NamedTuple):
-    """What every execution returns. `b` examples, in the order in which they were given."""
+    """The result of every execution, for `b` examples in the order in which they were given."""
 
     latent: Float[Array, "b ..."]
     """The latent at which each example stopped. The only field that carries gradients."""
     loops: Int[Array, " b"]
-    """How many loops made that latent."""
+    """Number of loops that made that latent."""
     stop: Int[Array, " b"]
-    """Why each example stopped: values of `StopReason`."""
+    """Reason for which each example stopped: values of `StopReason`."""
     divergence: Float[Array, " b"]
     """The halting rule's divergence at the last loop."""
     executed: Int[Array, ""]
-    """Loops the hardware computed for the whole batch; `loops.sum()` of them were asked for."""
+    """Loops that the hardware computed for the whole batch; `loops.sum()` of them were needed."""
     executed_back: Int[Array, ""]
     """The same for its gradient, where one is taken."""
     latents: Float[Array, "l b ..."] | None = None
@@ -50,7 +50,7 @@ class LoopResult(NamedTuple):
     def of_fixed_depth(
         cls, latent: Float[Array, "b ..."], loops: int, latents: Float[Array, "l b ..."] | None = None
     ) -> "LoopResult":
-        """The result of a net that always computes as many loops; `latents` are those after each."""
+        """Return the result of a net of fixed depth; `latents` are those after each loop."""
         batch = latent.shape[0]
         executed = jnp.int32(loops * batch)
         return cls(
@@ -64,10 +64,11 @@ class LoopResult(NamedTuple):
         )
 
     @property
-    def executed_to_learn(self) -> Float[Array, ""]:
-        """Loops computed for value and gradient, weighted by their work.
+    def weighted_loop_cost(self) -> Float[Array, ""]:
+        """Loops computed for value and gradient, in loops of a forward and backward pass.
 
-        A loop is computed forward, and going back once more and then back, which is twice the work.
+        A loop is computed forward; the backward pass computes it once more and then differentiates it, which is
+        twice the work.
         """
         return (self.executed + 3 * self.executed_back) / 4
 
@@ -88,7 +89,7 @@ class LoopState(NamedTuple):
 
 
 def begin(problem: LoopProblem, z0: Float[Array, "b ..."], x: PyTree) -> LoopState:
-    """The state before the first loop."""
+    """Return the state before the first loop."""
     halting = problem.halting
     observation = halting.observe(z0, x, problem.readout)
     divergence = jax.eval_shape(halting.divergence, observation, observation)
@@ -169,17 +170,17 @@ def pullback(
 
 
 def select(chosen: Bool[Array, " b"], yes: Array, no: Array) -> Array:
-    """Row by row, `yes` where chosen, else `no`."""
+    """Return the rows of `yes` where chosen, else those of `no`."""
     return jnp.where(chosen.reshape(chosen.shape + (1,) * (yes.ndim - 1)), yes, no)
 
 
 def select_rows(chosen: Bool[Array, " b"], yes: PyTree, no: PyTree) -> Any:
-    """The same for all arrays of a pytree."""
+    """Apply `select` to all arrays of a pytree."""
     return jax.tree.map(lambda yes, no: select(chosen, yes, no), yes, no)
 
 
 def split_floats(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyTree]]:
-    """The differentiable leaves of a tree, and the function that puts others in their place."""
+    """Return the differentiable leaves of a tree, and a function that puts others in their place."""
     leaves, structure = jax.tree.flatten(tree)
     is_float = [jnp.issubdtype(leaf.dtype, jnp.inexact) for leaf in leaves]
 
@@ -192,6 +193,6 @@ def split_floats(tree: PyTree) -> tuple[list[Array], Callable[[list[Array]], PyT
 
 
 def cotangent_like(tree: PyTree, floats: list[Array]) -> PyTree:
-    """The cotangent of a tree from those of its floating-point leaves: None for the others."""
+    """Return the cotangent of a tree from those of its floating-point leaves: None for the others."""
     nothing = jax.tree.map(lambda leaf: leaf if jnp.issubdtype(leaf.dtype, jnp.inexact) else None, tree)
     return jax.tree.unflatten(jax.tree.structure(nothing), floats)

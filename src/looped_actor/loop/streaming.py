@@ -1,13 +1,13 @@
-"""`Streaming`: turn halting into time when acting, by giving a slot to the next state at once.
+"""`Streaming`: turn halting into time when acting, by giving the slot of a state that halts to the next state.
 
-A batch of loops waits for its deepest example. A stream does not: it has a fixed number of *slots*, and
-every *tick* computes one loop for all of them. A slot whose state has halted is free, and takes the next
-state before the next tick. States come from *rows* (environments, levels): a row waits for a slot, thinks
-in it, and is then *settled*, which means that its decision is carried out and it may want to think again.
+A batch of loops waits for its deepest example. A stream does not: it has a fixed number of *slots*, and every
+*tick* computes one loop for all of them. States come from *rows* (environments, levels, requests). A row waits for
+a slot, loops in it until its halting rule is satisfied, and is then *settled*: its decision is carried out, after
+which it may want to decide again.
 
-Settling touches all rows at once and so costs the same for one as for many; it is done when a slot is free
-and no row waits. With more rows than slots that is every few ticks, with as many rows as slots in every
-tick with a halt. In either case no slot stays free as long as any row could use it.
+Settling touches all rows at once and so costs the same for one as for many; it is done when a slot is free and no
+row waits. With more rows than slots that is every few ticks, with as many rows as slots in every tick with a halt.
+In either case no slot stays free as long as any row could use it.
 """
 
 from collections.abc import Callable
@@ -18,120 +18,122 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped
 
-from looped_actor.checks import at_least_one
+from looped_actor.loop.carry import Carry, empty_carry
 from looped_actor.loop.halting import StopReason
-from looped_actor.loop.hardware import default_slots
-from looped_actor.loop.starts import Memory
+from looped_actor.loop.microbatch import default_slots
 from looped_actor.loop.state import LoopProblem, LoopState, advance, begin, select_rows
+from looped_actor.utils.checks import at_least_one
 
 
 @dataclass(frozen=True)
-class OpenLoop:
-    """A looped policy taken apart, for an execution that lets states in and decisions out one by one."""
+class StreamablePolicy:
+    """A looped policy in parts, for an execution in which states enter and decisions leave one by one."""
 
     embed: Callable[[Any], PyTree]
     """Observations to the inputs of the loop."""
-    start: Callable[[PyTree], Float[Array, "b ..."]]
+    initial_latent: Callable[[PyTree], Float[Array, "b ..."]]
     """Inputs to the latents before the first loop, where nothing is carried."""
     problem: LoopProblem
     decode: Callable[[Float[Array, "b ..."]], Any]
     """Latents to decisions, a pytree with the batch as first axis."""
 
 
-class Thought(NamedTuple):
-    """What came of thinking, row by row."""
+class StreamOutput(NamedTuple):
+    """The last decision of each row."""
 
     decision: Any
+    """What `StreamablePolicy.decode` returns."""
     loops: Int[Array, " r"]
     stop: Int[Array, " r"]
     """Values of `StopReason`."""
-    latent: Float[Array, "r ..."] | None = None
-    """In which it ended; None where nothing is carried."""
+    latent: Float[Array, "r ..."]
+    """Latent in which the decision ended; `[R, 0]` where nothing is carried."""
 
 
-class Streamed(NamedTuple):
+class StreamResult(NamedTuple):
     """The end of a stream."""
 
     table: Any
-    thoughts: Thought
-    """The last of every row."""
-    asked: Int[Array, ""]
-    """Loops of all thoughts."""
+    output: StreamOutput
+    """The last decision of every row."""
+    loops: Int[Array, ""]
+    """Loops of all decisions."""
     executed: Int[Array, ""]
     """Loops that the hardware computed for them: slots x ticks."""
 
 
 @dataclass(frozen=True)
 class Streaming:
-    """Thoughts in slots: one that halts makes room for the next at once."""
+    """Compute decisions in slots; a state that halts makes room for the next at once."""
 
     slots: int | None = None
-    """How many. None: what suits the hardware."""
+    """States computed together. None: what suits the device."""
 
     def __post_init__(self) -> None:
         if self.slots is not None:
             at_least_one(self, "slots")
 
-    def slots_for(self, loop: OpenLoop, observation: Any, rows: int) -> int:
-        """Slots for `rows` rows with observations like these (arrays, or their shapes)."""
+    def slots_for(self, policy: StreamablePolicy, observation: Any, rows: int) -> int:
+        """Return the slots for `rows` rows with observations like these (arrays, or their shapes)."""
         if self.slots is not None:
             return min(self.slots, rows)
-        latent = jax.eval_shape(lambda observation: loop.start(loop.embed(observation)), observation)
-        # Some rows wait while others think, so that these need not be settled at once.
+        latent = jax.eval_shape(lambda o: policy.initial_latent(policy.embed(o)), observation)
+        # Some rows wait while others loop, so that these need not be settled at once.
         return min(default_slots(latent.size // latent.shape[0]), -(-rows // 2))
 
     def run(
         self,
-        loop: OpenLoop,
+        policy: StreamablePolicy,
         table: Any,
         rows: int,
         observe: Callable[[Any, Int[Array, " s"]], Any],
-        settle: Callable[[Any, Bool[Array, " r"], Thought], tuple[Any, Bool[Array, " r"]]],
+        settle: Callable[[Any, Bool[Array, " r"], StreamOutput], tuple[Any, Bool[Array, " r"]]],
+        carry_of: Callable[[Any, Int[Array, " s"]], Carry],
         waiting: Bool[Array, " r"] | None = None,
-        recall: Callable[[Any, Int[Array, " s"]], Memory | None] | None = None,
-    ) -> Streamed:
-        """Let rows think until none wants to any more.
+    ) -> StreamResult:
+        """Decide for rows until none wants another decision.
 
         Args:
-          loop: the policy.
-          table: what `observe` and `settle` know about the rows: any pytree.
+          policy: what decides.
+          table: what the callbacks know about the rows: any pytree.
           rows: how many there are.
           observe: the observations of some rows.
-          settle: carry out the thoughts of the rows that are marked. Returns the table after it, and for
-            these rows whether they want to think again; what it returns for the others is not looked at.
-          waiting: which rows want to think at first. Default: all.
-          recall: what some rows carry from their last decision. Default: nothing.
+          settle: carry out the decisions of the rows that are marked. Returns the table after it, and for these
+            rows whether they want to decide again; what it returns for the others is ignored.
+          carry_of: the carry of some rows.
+          waiting: rows that want a decision at first. Default: all.
         """
-        stream = Stream(loop, observe, recall or (lambda table, row: None), rows)
+        stream = Stream(policy, observe, carry_of, rows)
         waiting = jnp.ones(rows, bool) if waiting is None else waiting
         observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
-        slots = self.slots_for(loop, observation, rows)
+        slots = self.slots_for(policy, observation, rows)
         run = stream.begin(table, waiting, slots)
-        for size, smaller in shrinking(slots):
-            run = stream.until_few(stream.compact(run, size), smaller, settle, f"{size}_of_{slots}")
-        return Streamed(run.table, run.thoughts, run.asked, run.executed)
+        for size, smaller in drain_sizes(slots):
+            run = stream.run_until(stream.compact(run, size), smaller, settle, f"{size}_of_{slots}")
+        return StreamResult(run.table, run.output, run.loops, run.executed)
 
-    def think(
+    def decide(
         self,
-        loop: OpenLoop,
+        policy: StreamablePolicy,
         observation: PyTree[Shaped[Array, "r ..."]],
         waiting: Bool[Array, " r"] | None = None,
-        memory: Memory | None = None,
-    ) -> Streamed:
-        """Let every row, or those that are waiting, think once about observations that are all there."""
+        carry: Carry | None = None,
+    ) -> StreamResult:
+        """Decide once for every row, or for those that are waiting."""
         rows = jax.tree.leaves(observation)[0].shape[0]
+        carry = empty_carry(rows) if carry is None else carry
 
-        def chosen_of(tree: PyTree) -> Callable[[None, Int[Array, " s"]], Any]:
+        def take(tree: PyTree) -> Callable[[None, Int[Array, " s"]], Any]:
             return lambda table, chosen: jax.tree.map(lambda leaf: leaf[chosen], tree)
 
-        def settle(table: None, decided: Bool[Array, " r"], thought: Thought) -> tuple[None, Array]:
+        def settle(table: None, decided: Bool[Array, " r"], output: StreamOutput) -> tuple[None, Array]:
             return None, jnp.zeros_like(decided)
 
-        return self.run(loop, None, rows, chosen_of(observation), settle, waiting, chosen_of(memory))
+        return self.run(policy, None, rows, take(observation), settle, take(carry), waiting)
 
 
-def shrinking(slots: int) -> list[tuple[int, int]]:
-    """Sizes to compact a draining stream to, each with the next: half, and a quarter."""
+def drain_sizes(slots: int) -> list[tuple[int, int]]:
+    """Return the numbers of slots of a draining stream (all, half, a quarter), each with the next."""
     sizes = [slots]
     while len(sizes) < 3 and sizes[-1] > 1:
         sizes.append(-(-sizes[-1] // 2))
@@ -139,10 +141,10 @@ def shrinking(slots: int) -> list[tuple[int, int]]:
 
 
 class _Slots(NamedTuple):
-    """Thoughts under way."""
+    """Decisions under way."""
 
     row: Int[Array, " s"]
-    """Whose thought it is; the number of rows where the slot is free."""
+    """Row of each; the number of rows where the slot is free."""
     x: PyTree
     state: LoopState
 
@@ -154,49 +156,51 @@ class StreamState(NamedTuple):
     waiting: Bool[Array, " r"]
     """Rows that want a slot."""
     slots: _Slots
-    thoughts: Thought
+    output: StreamOutput
     ended: Bool[Array, " r"]
-    """Rows whose thought has ended and is not settled yet."""
-    asked: Int[Array, ""]
+    """Rows whose decision is made and not settled yet."""
+    loops: Int[Array, ""]
     executed: Int[Array, ""]
 
 
 @dataclass(frozen=True)
 class Stream:
-    """The moves of a stream, for whoever settles rows in another way than `Streaming.run`."""
+    """The steps of a stream, for callers that settle rows in another way than `Streaming.run`."""
 
-    loop: OpenLoop
+    policy: StreamablePolicy
     observe: Callable
-    recall: Callable
+    carry_of: Callable
     rows: int
 
     def begin(self, table: Any, waiting: Bool[Array, " r"], slots: int) -> StreamState:
-        """Rows wait, all slots are free."""
-        x, state = self._entered(table, jnp.zeros(slots, jnp.int32))
+        """Return the state in which rows wait and all slots are free."""
+        x, state = self._enter(table, jnp.zeros(slots, jnp.int32))
         # An int, since a member of an enum makes the array weakly typed: another type than a tick returns.
         free = state._replace(stop=jnp.full(slots, int(StopReason.CAP), jnp.int32))
-        thought = jax.eval_shape(lambda state: self._thought(state), state)
-        if jax.eval_shape(lambda table: self.recall(table, jnp.zeros(1, int)), table) is not None:
-            thought = thought._replace(latent=state.latent)
-        nothing = jax.tree.map(lambda leaf: jnp.zeros((self.rows, *leaf.shape[1:]), leaf.dtype), thought)
+        output = jax.eval_shape(lambda state: self._output(state), state)
+        carry = jax.eval_shape(lambda table: self.carry_of(table, jnp.zeros(1, int)), table)
+        latent = state.latent if carry.latent.size else jnp.zeros((slots, 0), state.latent.dtype)
+        nothing = jax.tree.map(
+            lambda leaf: jnp.zeros((self.rows, *leaf.shape[1:]), leaf.dtype), output._replace(latent=latent)
+        )
         return StreamState(
-            table,
-            waiting,
-            _Slots(jnp.full(slots, self.rows, jnp.int32), x, free),
-            nothing,
+            table=table,
+            waiting=waiting,
+            slots=_Slots(jnp.full(slots, self.rows, jnp.int32), x, free),
+            output=nothing,
             ended=jnp.zeros(self.rows, bool),
-            asked=jnp.int32(0),
+            loops=jnp.int32(0),
             executed=jnp.int32(0),
         )
 
-    def until_few(self, run: StreamState, few: int, settle: Callable, name: str) -> StreamState:
-        """Think until at most `few` rows are left. By the name of its loops a profile or plan knows them."""
+    def run_until(self, run: StreamState, few: int, settle: Callable, name: str) -> StreamState:
+        """Tick and settle until at most `few` rows are left. Profiles and plans know its loops by `name`."""
 
         def left(run: StreamState) -> Int[Array, ""]:
             return run.waiting.sum() + run.ended.sum() + (run.slots.row < self.rows).sum()
 
         def settle_and_tick(run: StreamState) -> StreamState:
-            table, again = settle(run.table, run.ended, run.thoughts)
+            table, again = settle(run.table, run.ended, run.output)
             waiting = run.waiting | (run.ended & again)
             run = self.fill(run._replace(table=table, waiting=waiting, ended=jnp.zeros_like(run.ended)))
             with jax.named_scope(f"tick_{name}"):
@@ -206,38 +210,39 @@ class Stream:
             return jax.lax.while_loop(lambda run: left(run) > few, settle_and_tick, run)
 
     def compact(self, run: StreamState, size: int) -> StreamState:
-        """The same thoughts in fewer slots. There must be no more of them."""
+        """Move the decisions under way, of which there must be no more than `size`, to so many slots."""
         if size == len(run.slots.row):
             return run
         busy_first = jnp.argsort(run.slots.row)[:size]
         return run._replace(slots=jax.tree.map(lambda leaf: leaf[busy_first], run.slots))
 
     def _may_tick(self, run: StreamState) -> Bool[Array, ""]:
-        """Some slot is busy, and none is free that settling could fill."""
+        """Return whether some slot is busy, and none is free that settling could fill."""
         busy = run.slots.row < self.rows
         return busy.any() & (busy.all() | ~run.ended.any())
 
     def tick(self, run: StreamState) -> StreamState:
-        """One loop in every slot. What has halted leaves, and what waits enters."""
+        """Compute one loop in every slot; rows that have halted leave, and waiting rows enter."""
         slots = run.slots
-        state = advance(self.loop.problem, slots.state, slots.x)
+        state = advance(self.policy.problem, slots.state, slots.x)
         halted = (slots.row < self.rows) & ~state.running
-        # Which slot each row's thought comes from, if any. As a matrix of comparisons, since a scatter
-        # would be a loop over the slots on CPU.
-        came = (slots.row == jnp.arange(self.rows)[:, None]) & halted
-        came_from, ended = came.argmax(axis=1), came.any(axis=1)
-        before, thoughts = run.thoughts, jax.tree.map(lambda leaf: leaf[came_from], self._thought(state))
-        thoughts = select_rows(ended, thoughts, before._replace(latent=None))
-        if before.latent is not None:
-            # These are large, so only those of the slots are moved; a row that is not there is dropped.
+        # Slot of each row's decision, if any. As a matrix of comparisons, since a scatter would be a loop
+        # over the slots on CPU.
+        matches = (slots.row == jnp.arange(self.rows)[:, None]) & halted
+        slot, ended = matches.argmax(axis=1), matches.any(axis=1)
+        before, latents = run.output, run.output.latent
+        nothing = jnp.zeros((self.rows, 0), latents.dtype)
+        output = jax.tree.map(lambda leaf: leaf[slot], self._output(state))._replace(latent=nothing)
+        output = select_rows(ended, output, before._replace(latent=nothing))
+        if latents.size:  # large, so only those of the slots are moved; a row that is not there is dropped
             place = jnp.where(halted, slots.row, self.rows)
-            thoughts = thoughts._replace(latent=before.latent.at[place].set(state.latent, mode="drop"))
+            latents = latents.at[place].set(state.latent, mode="drop")
         return self.fill(
             run._replace(
                 slots=_Slots(jnp.where(halted, self.rows, slots.row), slots.x, state),
-                thoughts=thoughts,
+                output=output._replace(latent=latents),
                 ended=run.ended | ended,
-                asked=run.asked + jnp.where(halted, state.loops, 0).sum(dtype=jnp.int32),
+                loops=run.loops + jnp.where(halted, state.loops, 0).sum(dtype=jnp.int32),
                 executed=run.executed + len(halted),
             )
         )
@@ -249,20 +254,20 @@ class Stream:
         enters = free[:, None] & run.waiting & (_rank(free)[:, None] == _rank(run.waiting))
         entering = enters.any(axis=1)
         row = jnp.where(entering, enters.argmax(axis=1).astype(jnp.int32), slots.row)
-        x, state = self._entered(run.table, jnp.minimum(row, self.rows - 1))
+        x, state = self._enter(run.table, jnp.minimum(row, self.rows - 1))
         x, state = select_rows(entering, (x, state), (slots.x, slots.state))
         return run._replace(waiting=run.waiting & ~enters.any(axis=0), slots=_Slots(row, x, state))
 
-    def _entered(self, table: Any, row: Int[Array, " s"]) -> tuple[PyTree, LoopState]:
-        """Inputs and states of rows that begin to think."""
-        x, memory = self.loop.embed(self.observe(table, row)), self.recall(table, row)
-        start = self.loop.start(x)
-        return x, begin(self.loop.problem, start if memory is None else memory.start(start), x)
+    def _enter(self, table: Any, row: Int[Array, " s"]) -> tuple[PyTree, LoopState]:
+        """Return the inputs and states of rows before their first loop."""
+        x = self.policy.embed(self.observe(table, row))
+        z0 = self.carry_of(table, row).initial_latent(self.policy.initial_latent(x))
+        return x, begin(self.policy.problem, z0, x)
 
-    def _thought(self, state: LoopState) -> Thought:
-        return Thought(self.loop.decode(state.latent), state.loops, state.stop)
+    def _output(self, state: LoopState) -> StreamOutput:
+        return StreamOutput(self.policy.decode(state.latent), state.loops, state.stop, state.latent)
 
 
 def _rank(marked: Bool[Array, " n"]) -> Int[Array, " n"]:
-    """How many are marked before each."""
+    """Return how many are marked before each."""
     return jnp.cumsum(marked) - marked

@@ -1,4 +1,4 @@
-"""Policies put together: a tokenizer, a trunk, and heads."""
+"""Actors: a tokenizer, a trunk and heads."""
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
 
@@ -6,104 +6,106 @@ import jax
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.errors import UserError
-from looped_actor.loop import Distribution, HaltingRule, LoopResult, OpenLoop, Start, starting_of
+from looped_actor.loop import Distribution, HaltingRule, LoopResult, StreamablePolicy
 from looped_actor.models.heads import PolicyHead, ValueHead
 from looped_actor.models.looped import LoopedTrunk, Trunk
 from looped_actor.models.tokenizers import Tokenizer
+from looped_actor.utils.errors import UserError
 
 
-class Decision(NamedTuple):
-    """What is read from latents: a batch of decisions without the way they were reached."""
+class PolicyOutput(NamedTuple):
+    """The output of a policy for a batch of observations."""
 
     distribution: Distribution
+    """Action distribution, read at the loop at which each example stopped."""
     value: Float[Array, " b"] | None = None
-
-
-class ActorOutput(NamedTuple):
-    """A batch of decisions."""
-
-    distribution: Distribution
-    """The policy, read at the loop at which each example stopped."""
-    loop: LoopResult
-    """How it got there."""
-
-
-class ActorCriticOutput(NamedTuple):
-    """A batch of decisions and values."""
-
-    distribution: Distribution
-    value: Float[Array, " b"]
-    """The value, read from the same latent as the policy."""
-    loop: LoopResult
+    """Value, read from the same latent; None for nets without a value head."""
+    loop: LoopResult | None = None
+    """Latents and numbers of loops; None where only latents were decoded."""
 
 
 @runtime_checkable
 class PolicyModel(Protocol):
-    """Every arm: looped, stacks and DRC alike."""
+    """Interface of every net: looped, stacks, DRC and MLP alike."""
 
-    def __call__(self, observation: Any, **options: Any) -> ActorOutput | ActorCriticOutput:
-        """Decide for a batch of observations. The options are those of `run_loop`."""
+    def __call__(self, observation: Any, **options: Any) -> PolicyOutput:
+        """Return the policy of a batch of observations. The options are those of `run_loop`, and `carry`."""
         ...
 
     @property
     def halting(self) -> HaltingRule | None:
-        """When it stops; None where it does not loop."""
+        """Halting rule; None for nets that do not loop."""
         ...
 
     @property
     def max_loops(self) -> int:
-        """Its cap, or its fixed depth."""
+        """Cap, or fixed depth."""
         ...
 
-    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
-        """The policy taken apart, to be streamed; None where it does not loop."""
+    @property
+    def carry_latent(self) -> bool:
+        """Whether a decision starts from the latent of the last one of its episode."""
+        ...
+
+    def to_streaming(self, halting: HaltingRule | None = None) -> StreamablePolicy | None:
+        """Return the policy in parts, to be streamed; None for nets that do not loop."""
         ...
 
     def flops(self, observation: Any, loops: float) -> float:
-        """FLOPs of one decision at a number of loops."""
+        """Return the FLOPs of one decision at a number of loops."""
         ...
 
 
-class _Thinker(nnx.Module):
-    """Tokenizer, trunk and policy head: what actor and actor-critic share."""
+class Actor(nnx.Module):
+    """A policy, and a value if a value head is given: with a `LoopedTrunk`, the looped actor.
 
-    def __init__(self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead):
-        _check_widths(tokenizer=tokenizer, trunk=trunk, policy=policy)
-        self.tokenizer, self.trunk, self.policy = tokenizer, trunk, policy
+    The head that acts is the head that halts: the trunk compares what `policy` reads from consecutive loops.
+    """
+
+    def __init__(
+        self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead, value: ValueHead | None = None
+    ):
+        parts = {"tokenizer": tokenizer, "trunk": trunk, "policy": policy, "value": value}
+        widths = {name: part.width for name, part in parts.items() if part is not None}
+        if len(set(widths.values())) > 1:
+            raise UserError(f"the parts of an actor must share one width, but have {widths}")
+        self.tokenizer, self.trunk, self.policy, self.value = tokenizer, trunk, policy, value
 
     @property
     def halting(self) -> HaltingRule | None:
-        """When it stops; None where it does not loop."""
         return self.trunk.halting
 
     @property
     def max_loops(self) -> int:
-        """Its cap, or the cores of a stack."""
         return self.trunk.max_loops
 
     @property
-    def starting(self) -> Start:
-        """Where its thoughts start."""
-        return starting_of(self.trunk)
+    def carry_latent(self) -> bool:
+        return self.trunk.carry_latent
 
-    def think(self, observation: Any, **options: Any) -> LoopResult:
-        """From observations to latents. The options are those of `run_loop`, and `memory`."""
-        return self.trunk(self.tokenizer(observation), self.policy, **options)
+    def __call__(self, observation: Any, **options: Any) -> PolicyOutput:
+        """Return the policy of a batch of observations.
 
-    def decode(self, latent: Float[Array, "b t d"]) -> Decision:
-        """From latents to decisions."""
-        return Decision(self.policy(latent))
+        Args:
+          observation: the batch.
+          options: `carry` (default: episodes begin), and `halting`, `execution`, `expected_loops`, `caps` and
+            `record` as in `run_loop`.
+        """
+        loop = self.trunk(self.tokenizer(observation), self.policy, **options)
+        return self.decode(loop.latent)._replace(loop=loop)
 
-    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
-        """The policy taken apart, to be streamed; None where it does not loop."""
+    def decode(self, latent: Float[Array, "b t d"]) -> PolicyOutput:
+        """Return the policy, and the value, that are read from latents."""
+        return PolicyOutput(self.policy(latent), None if self.value is None else self.value(latent))
+
+    def to_streaming(self, halting: HaltingRule | None = None) -> StreamablePolicy | None:
         if not isinstance(self.trunk, LoopedTrunk):
             return None
         problem = self.trunk.problem(self.policy, halting)
-        return OpenLoop(self.tokenizer, self.trunk.begin, problem, self.decode)
+        return StreamablePolicy(self.tokenizer, self.trunk.initial_latent, problem, self.decode)
 
     def tokens(self, observation: Any) -> int:
-        """Tokens of one example, the readout token among them."""
+        """Return the number of tokens of one example, the readout token included."""
         definition, state = nnx.split(self.tokenizer)  # the parameters may be shapes only
         embedded = jax.eval_shape(
             lambda state, o: nnx.merge(definition, state)(o).embedding, state, observation
@@ -111,49 +113,7 @@ class _Thinker(nnx.Module):
         return embedded.shape[1]
 
     def flops(self, observation: Any, loops: float) -> float:
-        """FLOPs of one decision at a number of loops."""
         tokens = self.tokens(observation)
         readout = self.policy.flops(tokens)
-        return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout
-
-
-class Actor(_Thinker):
-    """A policy: with a `LoopedTrunk`, the looped actor; with a `Stack`, one of its baselines.
-
-    The head that acts is the head that halts: the trunk compares what `policy` reads from its loops.
-    """
-
-    def __call__(self, observation: Any, **options: Any) -> ActorOutput:
-        """Decide for a batch of observations. The options are those of `think`."""
-        loop = self.think(observation, **options)
-        return ActorOutput(self.decode(loop.latent).distribution, loop)
-
-
-class ActorCritic(_Thinker):
-    """A policy and a value that share the trunk, both decoded at the halting loop."""
-
-    def __init__(self, tokenizer: Tokenizer, trunk: Trunk, policy: PolicyHead, value: ValueHead):
-        super().__init__(tokenizer, trunk, policy)
-        _check_widths(trunk=trunk, value=value)
-        self.value = value
-
-    def __call__(self, observation: Any, **options: Any) -> ActorCriticOutput:
-        """Decide for and judge a batch of observations. The options are those of `think`."""
-        loop = self.think(observation, **options)
-        decision = self.decode(loop.latent)
-        assert decision.value is not None
-        return ActorCriticOutput(decision.distribution, decision.value, loop)
-
-    def decode(self, latent: Float[Array, "b t d"]) -> Decision:
-        """From latents to decisions and values."""
-        return Decision(self.policy(latent), self.value(latent))
-
-    def flops(self, observation: Any, loops: float) -> float:
-        """FLOPs of one decision and its value at a number of loops."""
-        return super().flops(observation, loops) + self.value.flops(1)
-
-
-def _check_widths(**parts: Any) -> None:
-    widths = {name: part.width for name, part in parts.items()}
-    if len(set(widths.values())) > 1:
-        raise UserError(f"the parts of an actor must share one width, but have {widths}")
+        value = 0 if self.value is None else self.value.flops(1)
+        return self.tokenizer.flops(tokens) + self.trunk.flops(tokens, loops, readout) + readout + value

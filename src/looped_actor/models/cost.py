@@ -13,7 +13,7 @@ from flax import nnx
 from jaxtyping import Array, Float, Real
 
 from looped_actor.loop import Execution, FixedLoops, FrozenScan, MeanGradient, Packed, mean_gradient
-from looped_actor.models.actor import ActorCriticOutput, ActorOutput, PolicyModel
+from looped_actor.models.actor import PolicyModel, PolicyOutput
 
 PASSES_OF_AN_UPDATE = 4
 """In forward passes: forward, computed again when going back, and back, which counts twice."""
@@ -100,7 +100,7 @@ def surrogate_gradient(model: PolicyModel, execution: Execution) -> Callable[...
 
         def loss(decide: Callable, observation: Any) -> tuple[Array, LoopCount]:
             output = decide(observation)
-            asked, executed = output.loop.loops, output.loop.executed_to_learn
+            asked, executed = output.loop.loops, output.loop.weighted_loop_cost
             return surrogate_loss(output), LoopCount(asked, jnp.full(asked.shape, executed / len(asked)))
 
         return mean_gradient(loss, policy, trained, observation, execution, expected_loops=expected_loops)
@@ -108,14 +108,14 @@ def surrogate_gradient(model: PolicyModel, execution: Execution) -> Callable[...
     return gradient
 
 
-def surrogate_loss(output: ActorOutput | ActorCriticOutput) -> Float[Array, " b"]:
+def surrogate_loss(output: PolicyOutput) -> Float[Array, " b"]:
     """A stand-in for a learner's loss of each example: it pulls on every output that a learner does."""
     policy = output.distribution
     action = policy.mode()
     if jnp.issubdtype(action.dtype, jnp.floating):
         action += 1.0  # a density is flat at its mode
     loss = policy.log_prob(jax.lax.stop_gradient(action)) - 0.01 * policy.entropy()
-    if isinstance(output, ActorCriticOutput):
+    if output.value is not None:
         loss += 0.25 * output.value**2
     return loss
 

@@ -1,8 +1,8 @@
-"""DRC(D, N): deep repeated ConvLSTM (Guez et al. 2019), without memory, as the paper compares with it.
+"""DRC(D, N): the deep repeated ConvLSTM of Guez et al. (2019), without memory, as in the paper's comparison.
 
-D ConvLSTM layers are run N times on one observation, from a zero state each time, so like the looped
-actor it decides from the present board alone. Its last layer flattens the board: unlike the looped
-actor's, its parameters fit one board size.
+D ConvLSTM layers run N times on one observation, from a zero state each time, so like the looped actor it
+decides from the present board alone. Its last layer flattens the board, so unlike the looped actor it plays boards
+of one size only.
 """
 
 import functools
@@ -14,23 +14,23 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.checks import at_least_one
-from looped_actor.errors import UserError
 from looped_actor.loop import Categorical, HaltingRule, LoopResult
-from looped_actor.models.actor import ActorCriticOutput
+from looped_actor.models.actor import PolicyOutput
 from looped_actor.models.layers import Grid, fan_in_init
+from looped_actor.utils.checks import at_least_one
+from looped_actor.utils.errors import UserError
 
 
 @dataclass(frozen=True)
 class DRCConfig:
-    """The shape of a DRC. The defaults are DRC(3, 3)."""
+    """Shape of a DRC. The defaults are DRC(3, 3)."""
 
     channels: int = 32
     """Channels of the encoder and of every ConvLSTM layer."""
     depth: int = 3
-    """D, the ConvLSTM layers."""
+    """D, the number of ConvLSTM layers."""
     ticks: int = 3
-    """N, how often they are run on an observation."""
+    """N, the number of passes through them for each observation."""
     hidden: int = 256
     """Width of the dense layer before the heads."""
     encoder_kernel: int = 4
@@ -41,19 +41,19 @@ class DRCConfig:
 
 
 class LSTMState(NamedTuple):
-    """What a layer carries from tick to tick."""
+    """State of a layer between ticks."""
 
     hidden: Float[Array, "b r c k"]
     cell: Float[Array, "b r c k"]
 
 
 class ConvLSTM(nnx.Module):
-    """One layer: it sees the encoding, the layer below, itself, a summary of itself, and the border."""
+    """One layer. Its inputs are the encoding, the layer below, its own state, a pooled summary of it, and the border."""
 
     def __init__(self, channels: int, *, rngs: nnx.Rngs):
         self.channels = channels
         self.gates = _convolution(4 * channels + 1, 4 * channels, 3, rngs)
-        # Pool-and-inject: what one corner knows reaches the others within a tick.
+        # Pool-and-inject: information from one corner reaches the others within a tick.
         self.pool_mean = nnx.Param(jnp.ones(channels))
         self.pool_max = nnx.Param(jnp.ones(channels))
 
@@ -63,7 +63,7 @@ class ConvLSTM(nnx.Module):
         below: Float[Array, "b r c k"],
         state: LSTMState,
     ) -> LSTMState:
-        """One tick."""
+        """Compute one tick."""
         hidden, cell = state
         mean = hidden.mean(axis=(1, 2), keepdims=True) * self.pool_mean[...]
         largest = hidden.max(axis=(1, 2), keepdims=True) * self.pool_max[...]
@@ -78,7 +78,7 @@ class ConvLSTM(nnx.Module):
 class DRC(nnx.Module):
     """DRC(D, N) with a policy over `actions` and a value, for boards of one size."""
 
-    halting = None
+    halting, carry_latent = None, False
 
     def __init__(self, config: DRCConfig, planes: int, grid: Grid, actions: int, *, rngs: nnx.Rngs):
         self.config, self.grid, self.planes = config, grid, planes
@@ -95,7 +95,7 @@ class DRC(nnx.Module):
 
     def __call__(
         self, observation: Float[Array, "b r c p"], *, record: bool = False, **options: Any
-    ) -> ActorCriticOutput:
+    ) -> PolicyOutput:
         """Decide for a batch of boards. A tick counts as a loop; nothing halts."""
         if observation.shape[1:] != (*self.grid, self.planes):
             raise UserError(
@@ -119,19 +119,18 @@ class DRC(nnx.Module):
         features = jax.nn.relu(self.dense((tops[-1] + encoding).reshape(batch, -1)))
         latents = tops.reshape(self.config.ticks, batch, -1, self.config.channels)
         loop = LoopResult.of_fixed_depth(latents[-1], self.config.ticks, latents if record else None)
-        return ActorCriticOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
+        return PolicyOutput(Categorical(self.policy(features)), self.value(features)[:, 0], loop)
 
     @property
     def max_loops(self) -> int:
         """A tick counts as a loop."""
         return self.config.ticks
 
-    def as_open_loop(self, halting: HaltingRule | None = None) -> None:
-        """There is nothing to stream: every decision takes the same ticks."""
-        return None
+    def to_streaming(self, halting: HaltingRule | None = None) -> None:
+        return None  # every decision takes the same ticks
 
     def flops(self, observation: Any, loops: float) -> float:
-        """Floating-point operations of one decision; the ticks are fixed, so `loops` is not used."""
+        """Return the FLOPs of one decision; the ticks are fixed, so `loops` is not used."""
         convolutions = sum(_multiplications(c, self.grid) for c in self.encoder)
         convolutions += self.config.ticks * sum(_multiplications(m.gates, self.grid) for m in self.layers)
         dense = sum(m.kernel.size for m in (self.dense, self.policy, self.value))
@@ -151,10 +150,9 @@ def _convolution(inputs: int, outputs: int, size: int, rngs: nnx.Rngs) -> nnx.Co
 
 
 def _convolve(inputs: Array, kernel: Array, *args: Any, **kwargs: Any) -> Array:
-    """XLA's convolution, but on CPU a sum of matrix products.
+    """Convolve by XLA; on CPU, by a sum of matrix products.
 
-    Within a loop, and training is one, XLA's CPU backend has only a naive gradient of a convolution: forty
-    times slower than this.
+    Within a loop, XLA's CPU backend has only a naive gradient of a convolution, forty times slower than this.
     """
     return jax.lax.platform_dependent(
         inputs,
@@ -167,7 +165,7 @@ def _convolve(inputs: Array, kernel: Array, *args: Any, **kwargs: Any) -> Array:
 def shifted_products(
     inputs: Float[Array, "b r c i"], kernel: Float[Array, "h w i o"]
 ) -> Float[Array, "b r c o"]:
-    """A "same" convolution: for each weight of the window, a product with the board shifted to it."""
+    """Compute a "same" convolution as one matrix product with a shifted board for each weight of the window."""
     height, width, channels, _ = kernel.shape
     batch, rows, columns, _ = inputs.shape
     padding = [(0, 0), *(((size - 1) // 2, size // 2) for size in (height, width)), (0, 0)]
@@ -181,12 +179,12 @@ def shifted_products(
 
 
 def _multiplications(convolution: nnx.Conv, grid: Grid) -> int:
-    """Those of a "same" convolution on one board, without those that meet the padding."""
+    """Count the multiplications of a "same" convolution on one board, without those with padding."""
     rows, columns, inputs, outputs = convolution.kernel.shape
     return _taps(rows, grid[0]) * _taps(columns, grid[1]) * inputs * outputs
 
 
 def _taps(size: int, length: int) -> int:
-    """Pairs of a cell and a weight that reaches a cell, along one axis."""
+    """Count the pairs of a cell and a weight that reaches a cell, along one axis."""
     before = (size - 1) // 2
     return sum(0 <= at + k - before < length for at in range(length) for k in range(size))

@@ -9,10 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.checks import at_least_one, within
-from looped_actor.errors import UserError
 from looped_actor.models.layers import (
-    OURS,
+    DEFAULT_INITIAL,
     Attention,
     Grid,
     GridConvolution,
@@ -20,47 +18,42 @@ from looped_actor.models.layers import (
     SwiGLU,
     rms_norm,
 )
+from looped_actor.utils.checks import at_least_one, within
+from looped_actor.utils.errors import UserError
 
-MOST_LAYERS = 1024
-"""Of a core: each is built one by one, so a file that asks for billions would never be refused."""
+MAX_LAYERS = 1024
+"""Of a core. Each is built one by one, so a file that asks for billions would never be refused."""
 
 
 @dataclass(frozen=True)
 class CoreConfig:
-    """The shape of a core. The defaults are the paper's (Table 2)."""
+    """Shape of a core. The defaults are the paper's (Table 2)."""
 
     width: int = 128
     """Channels of a token."""
     heads: int = 4
-    """Attention heads; they divide the width."""
+    """Attention heads; a divisor of the width."""
     layers: int = 2
     """Transformer blocks per loop, each attention and SwiGLU."""
-    expansion: float = 4.0
-    """Size of the feed-forward network: as many parameters as a plain one of this expansion ratio."""
-    hidden_multiple: int = 256
-    """Its hidden width is rounded up to a multiple of this."""
-    convolution: bool = True
-    """Depth-wise 3x3 convolution over the cells at the start of each loop."""
+    hidden: int | None = None
+    """Hidden width of the SwiGLU. None: 8/3 of the width, rounded up to a multiple of 256 (below a width of 128:
+    of the width)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    """Matrix products in this type. Latents, norms, residuals and halting stay in float32."""
-    initial: InitialWeights = OURS
-    """What weights are drawn from: those of the core, and of what reads for it and from it."""
+    """Type of matrix products. Latents, norms, residuals and halting stay in float32."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "width", "heads", "hidden_multiple")
-        within(self, 1, MOST_LAYERS, "layers")
+        at_least_one(self, "width", "heads", "hidden")
+        within(self, 1, MAX_LAYERS, "layers")
         if self.width % self.heads:
             raise UserError(f"width {self.width} is not divisible by {self.heads} heads")
-        if not self.expansion > 0:
-            raise UserError(f"expansion is {self.expansion}; it must be positive")
         if self.compute_dtype not in ("float32", "bfloat16"):
             raise UserError(f"compute_dtype is {self.compute_dtype!r}; it is float32 or bfloat16")
 
     @property
-    def hidden(self) -> int:
-        """Hidden width of the SwiGLU: 2/3 of expansion x width, rounded up."""
-        wanted = self.expansion * self.width * 2 / 3
-        return math.ceil(wanted / self.hidden_multiple) * self.hidden_multiple
+    def hidden_width(self) -> int:
+        """Hidden width of the SwiGLU."""
+        multiple = 256 if self.width >= 128 else self.width
+        return self.hidden or math.ceil(8 * self.width / 3 / multiple) * multiple
 
     @property
     def sublayers(self) -> int:
@@ -101,16 +94,23 @@ class FPRMCore(nnx.Module):
     much room where training starts (rho is 0.08, k about 2.4), but is not enforced.
     """
 
-    def __init__(self, config: CoreConfig, *, rngs: nnx.Rngs):
+    def __init__(
+        self,
+        config: CoreConfig,
+        *,
+        convolution: bool = True,
+        initial: InitialWeights = DEFAULT_INITIAL,
+        rngs: nnx.Rngs,
+    ):
         self.config = config
         dtype = jnp.dtype(jnp.bfloat16) if config.compute_dtype == "bfloat16" else None
-        width, initial = config.width, config.initial
-        self.convolution = GridConvolution(width, initial, rngs=rngs) if config.convolution else None
+        width = config.width
+        self.convolution = GridConvolution(width, initial, rngs=rngs) if convolution else None
         self.attention = nnx.List(
             Attention(width, config.heads, initial, dtype=dtype, rngs=rngs) for _ in range(config.layers)
         )
         self.feed_forward = nnx.List(
-            SwiGLU(width, config.hidden, initial, dtype=dtype, rngs=rngs) for _ in range(config.layers)
+            SwiGLU(width, config.hidden_width, initial, dtype=dtype, rngs=rngs) for _ in range(config.layers)
         )
         log_3 = math.log(3)  # sigmoid(log 3) = 3/4, sigmoid(-log 3) = 1/4
         self.alpha_1_logit = nnx.Param(jnp.full(config.width, log_3))
@@ -118,7 +118,7 @@ class FPRMCore(nnx.Module):
 
     @property
     def scaling(self) -> Scaling:
-        """The coupled coefficients."""
+        """Coupled coefficients."""
         alpha_1 = jax.nn.sigmoid(self.alpha_1_logit[...])
         alpha_2 = jax.nn.sigmoid(self.alpha_2_logit[...])
         beta_2 = 1 - alpha_2 * alpha_1**self.config.sublayers
@@ -129,13 +129,13 @@ class FPRMCore(nnx.Module):
     def __call__(
         self, z: Float[Array, "b t d"], x: Float[Array, "b t d"], grid: Grid | None = None
     ) -> Float[Array, "b t d"]:
-        """One loop. `grid` is the board's shape, for cores with a convolution; token 0 is the readout."""
+        """Compute one loop. `grid` is the shape of the board, for cores with a convolution; token 0 is the readout."""
         alpha_1, beta_1, alpha_2, beta_2 = (s.astype(z.dtype) for s in self.scaling)
         if self.convolution is not None:
             if grid is None:
                 raise UserError(
                     "this core has a grid convolution: pass grid=(rows, columns), "
-                    "or make it with CoreConfig(convolution=False) where there is no board"
+                    "or make it with convolution=False where there is no board"
                 )
             z = self.convolution(z, grid)
         h = alpha_2 * z + beta_2 * x
@@ -145,9 +145,9 @@ class FPRMCore(nnx.Module):
         return h
 
     def flops(self, tokens: int) -> int:
-        """Floating-point operations of one loop of one example, counting its linear algebra."""
+        """Return the FLOPs of one loop of one example, counting its linear algebra."""
         c = self.config
-        weights = c.layers * (4 * c.width**2 + 3 * c.width * c.hidden)
+        weights = c.layers * (4 * c.width**2 + 3 * c.width * c.hidden_width)
         pairs = c.layers * 2 * tokens * c.width
-        convolution = 9 * c.width * (tokens - 1) if c.convolution else 0
+        convolution = 9 * c.width * (tokens - 1) if self.convolution is not None else 0
         return 2 * tokens * (weights + pairs) + 2 * convolution

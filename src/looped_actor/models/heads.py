@@ -1,4 +1,4 @@
-"""From latents to distributions and values. Every head reads the normalised latent, in float32 or finer.
+"""Heads: latents to distributions and values. Every head reads the normalised latent, in float32 or finer.
 
 Halting compares distributions that differ by less than 1e-3, so heads also ask for full-precision products.
 By default a TPU multiplies float32 in bfloat16, and recent GPUs in TF32.
@@ -25,16 +25,16 @@ class PolicyHead(Protocol):
         ...
 
     def __call__(self, z: Float[Array, "b t d"]) -> Distribution:
-        """The policy of each example."""
+        """Return the policy of each example."""
         ...
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of one example, by its number of tokens."""
+        """Return the FLOPs of one example, by its number of tokens."""
         ...
 
 
 class _Decoder(nnx.Module):
-    """Norm, then a linear map: the part that all heads share."""
+    """Base of heads: a norm, then a linear map."""
 
     def __init__(
         self, width: int, outputs: int, initial: Callable[..., Array] = fan_in_init, *, rngs: nnx.Rngs
@@ -46,7 +46,7 @@ class _Decoder(nnx.Module):
         return self.decoder(rms_norm(z.astype(jnp.promote_types(z.dtype, jnp.float32))))
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of one example, by its number of tokens."""
+        """Return the FLOPs of one example, by its number of tokens."""
         return 2 * self.width * self.outputs
 
 
@@ -54,7 +54,7 @@ class ReadoutLogits(_Decoder):
     """One of `outputs` actions, decoded from the readout token (Boxoban)."""
 
     def __call__(self, z: Float[Array, "b t d"]) -> Categorical:
-        """The policy of each example."""
+        """Return the policy of each example."""
         return Categorical(self.decode(z[:, 0]))
 
 
@@ -66,11 +66,11 @@ class CellLogits(_Decoder):
     """
 
     def __call__(self, z: Float[Array, "b t d"]) -> Categorical:
-        """The policy of each example."""
+        """Return the policy of each example."""
         return Categorical(self.decode(z[:, 1:]).reshape(z.shape[0], -1))
 
     def flops(self, tokens: int) -> int:
-        """FLOPs of one example, by its number of tokens."""
+        """Return the FLOPs of one example, by its number of tokens."""
         return (tokens - 1) * super().flops(tokens)
 
 
@@ -78,7 +78,7 @@ class GaussianMean(_Decoder):
     """The mean of a unit-variance Gaussian, decoded from the readout token (OGBench)."""
 
     def __call__(self, z: Float[Array, "b t d"]) -> UnitGaussian:
-        """The policy of each example."""
+        """Return the policy of each example."""
         return UnitGaussian(self.decode(z[:, 0]))
 
 
@@ -89,7 +89,7 @@ class GaussianMeanAndStd(_Decoder):
         super().__init__(width, 2 * actions, rngs=rngs)
 
     def __call__(self, z: Float[Array, "b t d"]) -> DiagonalGaussian:
-        """The policy of each example, with standard deviations between e^-5 and e^2."""
+        """Return the policy of each example, with standard deviations between e^-5 and e^2."""
         mean, log_std = jnp.split(self.decode(z[:, 0]), 2, axis=-1)
         return DiagonalGaussian(mean, jnp.clip(log_std, -5, 2))
 
@@ -101,5 +101,5 @@ class ValueHead(_Decoder):
         super().__init__(width, 1, rngs=rngs)
 
     def __call__(self, z: Float[Array, "b t d"]) -> Float[Array, " b"]:
-        """The value of each example."""
+        """Return the value of each example."""
         return self.decode(z[:, 0])[:, 0]

@@ -9,8 +9,8 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.errors import UserError
-from looped_actor.loop.hardware import device
+from looped_actor.loop.microbatch import target_device
+from looped_actor.utils.errors import UserError
 
 Grid = tuple[int, int]
 """Rows and columns of a board."""
@@ -21,58 +21,64 @@ fan_in_init = nnx.initializers.lecun_normal()
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """What the weights of a net are drawn from. The defaults are ours, `AUTHORS` is the authors' code."""
+    """Distributions of the initial weights. The defaults are this project's, `AUTHORS_INITIAL` the authors'."""
 
-    token_deviation: float | None = None
-    """Deviation of the readout token and of the tables of positions and roles. None: 1 / sqrt(width)."""
+    token_std: float | None = None
+    """Standard deviation of the readout token and of position and role embeddings. None: 1 / sqrt(width)."""
     correct_truncation: bool = True
-    """Widen truncated normals, of the core and of z_0, so that they have the deviation they are named by.
-    Without, they have 0.88 of it."""
+    """Rescale truncated normals, of the core and of z_0, to their nominal standard deviation. Without it they
+    have 0.88 of it."""
     uniform_convolution: bool = False
-    """Draw the grid convolution evenly from +-1/3, instead of normally with a deviation of 1/3."""
+    """Draw the grid convolution uniformly from +-1/3 instead of from a normal of standard deviation 1/3."""
     small_robot_head: bool = False
-    """Robots: draw encoder and mean head evenly by the mean of their fans, the head a tenth as large."""
-    same_start: bool = False
-    """One z_0 for all seeds and arms, instead of one for each run."""
+    """Robots: draw encoder and mean head by the mean of their fans, the head at a tenth of the size."""
+    shared_latent: bool = False
+    """Use one z_0 for all seeds and arms, instead of one for each run."""
 
     def __post_init__(self) -> None:
-        if self.token_deviation is not None and not self.token_deviation > 0:
-            raise UserError(f"token_deviation is {self.token_deviation}; it must be positive")
+        if self.token_std is not None and not self.token_std > 0:
+            raise UserError(f"token_std is {self.token_std}; it must be positive")
 
     def kernel(self, key: Array, shape: tuple[int, int], dtype: Any = jnp.float32) -> Array:
-        """A matrix of the core."""
+        """Draw a matrix of the core."""
         uncorrected = nnx.initializers.truncated_normal(shape[0] ** -0.5)
         return (fan_in_init if self.correct_truncation else uncorrected)(key, shape, dtype)
 
-    def start(self, key: Array, width: int) -> Float[Array, " d"]:
-        """The latent before the first loop: truncated normal, of deviation 6."""
-        key = jax.random.key(0) if self.same_start else key
-        # variance_scaling corrects for what the truncation takes from the deviation; fan_in is 1.
+    def latent(self, key: Array, width: int) -> Float[Array, " d"]:
+        """Draw the latent before the first loop: truncated normal of standard deviation 6."""
+        key = jax.random.key(0) if self.shared_latent else key
+        # variance_scaling corrects for the variance that truncation removes; fan_in is 1.
         corrected = nnx.initializers.variance_scaling(36.0, "fan_in", "truncated_normal")
         uncorrected = nnx.initializers.truncated_normal(6.0)
         return (corrected if self.correct_truncation else uncorrected)(key, (1, width))[0]
 
     def tokens(self, key: Array, shape: tuple[int, ...]) -> Array:
-        """Embeddings."""
-        if self.token_deviation is None:  # so that an embedding has norm one, or nearly
+        """Draw embeddings."""
+        if self.token_std is None:  # so that an embedding has a norm of about one
             return nnx.initializers.truncated_normal(shape[-1] ** -0.5)(key, shape)
-        return nnx.initializers.normal(self.token_deviation)(key, shape)
+        return nnx.initializers.normal(self.token_std)(key, shape)
 
     def convolution(self, key: Array, width: int) -> Array:
-        """A window of 3 x 3 cells for each channel: one input channel, so the fan in is its 9 cells."""
+        """Draw a 3 x 3 kernel for each channel. Its fan in is 9: the cells of the window, of one channel."""
         if self.uniform_convolution:
             return jax.random.uniform(key, (3, 3, width), minval=-1 / 3, maxval=1 / 3)
         return fan_in_init(key, (9, width)).reshape(3, 3, width)
 
     def robot(self, scale: float) -> Callable[..., Array]:
-        """The encoder (scale 1) or the mean head (scale 0.01) of robots."""
+        """Return the initializer of the encoder (scale 1) or the mean head (scale 0.01) of robots."""
         if self.small_robot_head:
             return nnx.initializers.variance_scaling(scale, "fan_avg", "uniform")
         return fan_in_init
 
 
-OURS = InitialWeights()
-AUTHORS = InitialWeights(0.02, False, True, True, True)
+DEFAULT_INITIAL = InitialWeights()
+AUTHORS_INITIAL = InitialWeights(
+    token_std=0.02,
+    correct_truncation=False,
+    uniform_convolution=True,
+    small_robot_head=True,
+    shared_latent=True,
+)
 
 
 def rms_norm(h: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
@@ -83,7 +89,7 @@ def rms_norm(h: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
 def linear(
     inputs: int, outputs: int, initial: InitialWeights, *, dtype: jnp.dtype | None, rngs: nnx.Rngs
 ) -> nnx.Linear:
-    """A linear map without bias, computed in `dtype` (None: that of its input)."""
+    """Return a linear map without bias, computed in `dtype` (None: that of its input)."""
     options: Any = {"kernel_init": initial.kernel, "dtype": dtype, "rngs": rngs}
     return nnx.Linear(inputs, outputs, use_bias=False, **options)
 
@@ -99,11 +105,11 @@ def each_token(layer: nnx.Linear, h: Float[Array, "b t d"]) -> Float[Array, "b t
 
 
 def _as_computed(layer: nnx.Linear, h: Array) -> tuple[Array, Array]:
-    """Tokens and weights in the type that is computed in.
+    """Return tokens and weights in the type of the product.
 
-    A TPU rounds what it multiplies to bfloat16 by itself, and takes half as long again if it is told to.
+    A TPU rounds the factors of a product to bfloat16 by itself, and takes half as long again if told to.
     """
-    dtype = None if device().platform == "tpu" else layer.dtype
+    dtype = None if target_device().platform == "tpu" else layer.dtype
     h, kernel = layer.promote_dtype((h, layer.kernel[...]), dtype=dtype)
     return h, kernel
 
@@ -111,7 +117,7 @@ def _as_computed(layer: nnx.Linear, h: Array) -> tuple[Array, Array]:
 def in_heads(
     h: Float[Array, "b t d"], kernel: Float[Array, "d n"], heads: int
 ) -> Float[Array, "3 b heads t p"]:
-    """Queries, keys and values of all tokens, heads before tokens.
+    """Return queries, keys and values of all tokens, heads before tokens.
 
     A CPU is fastest, forward and back, with one product of two axes and a transposition. On a TPU the
     transposition costs more than the product saves: 22 against 19 kilocycles for an example and loop of the
@@ -119,7 +125,7 @@ def in_heads(
     a function with one has no Jacobian-vector product.)
     """
     batch, tokens, width = h.shape
-    if device().platform == "cpu":
+    if target_device().platform == "cpu":
         flat = h.reshape(-1, width) @ kernel
         return flat.reshape(batch, tokens, 3, heads, width // heads).transpose(2, 0, 3, 1, 4)
     return jnp.einsum("btd,dkhp->kbhtp", h, kernel.reshape(width, 3, heads, width // heads))
@@ -132,7 +138,7 @@ class Attention(nnx.Module):
         self,
         width: int,
         heads: int,
-        initial: InitialWeights = OURS,
+        initial: InitialWeights = DEFAULT_INITIAL,
         *,
         dtype: jnp.dtype | None,
         rngs: nnx.Rngs,
@@ -161,7 +167,7 @@ class SwiGLU(nnx.Module):
         self,
         width: int,
         hidden: int,
-        initial: InitialWeights = OURS,
+        initial: InitialWeights = DEFAULT_INITIAL,
         *,
         dtype: jnp.dtype | None,
         rngs: nnx.Rngs,
@@ -182,7 +188,7 @@ class GridConvolution(nnx.Module):
     this is many times faster than its depth-wise convolution.
     """
 
-    def __init__(self, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+    def __init__(self, width: int, initial: InitialWeights = DEFAULT_INITIAL, *, rngs: nnx.Rngs):
         self.kernel = nnx.Param(initial.convolution(rngs.params(), width))
 
     def __call__(self, z: Float[Array, "b t d"], grid: Grid) -> Float[Array, "b t d"]:

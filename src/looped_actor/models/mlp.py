@@ -1,6 +1,6 @@
-"""Plain nets over states and goals: the value and the critics of offline learning, and the simplest actor.
+"""MLPs over states and goals: the value and the critics of offline learning, and the simplest actor.
 
-Their shape is that of OGBench's reference: dense layers with GELU, layer norm after it where asked for.
+Their shape is that of OGBench's reference: dense layers with GELU, followed by layer norm in value and critics.
 """
 
 import itertools
@@ -12,21 +12,12 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.loop import (
-    HaltingRule,
-    LoopResult,
-    OpenLoop,
-    UnitGaussian,
-)
-from looped_actor.models.actor import ActorOutput
-from looped_actor.models.tokenizers import GoalObservation, state_and_goal
-
-# Uniform, with a variance of 1 / mean(fan in, fan out).
+from looped_actor.loop import HaltingRule, LoopResult, StreamablePolicy, UnitGaussian.
 _dense_init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform")
 
 
 class MLP(nnx.Module):
-    """Hidden layers, each a linear map, GELU, and layer norm where it is asked for."""
+    """Hidden layers, each a linear map and GELU, with `layer_norm` followed by layer norm."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], *, layer_norm: bool, rngs: nnx.Rngs):
         self.sizes = (inputs, *hidden)
@@ -36,7 +27,7 @@ class MLP(nnx.Module):
         self.norms = nnx.List(nnx.LayerNorm(size, rngs=rngs) for size in hidden) if layer_norm else None
 
     def __call__(self, x: Float[Array, "b n"]) -> Float[Array, "b m"]:
-        """Features of each example."""
+        """Return the features of each example."""
         for i, layer in enumerate(self.layers):
             x = nnx.gelu(layer(x))
             if self.norms is not None:
@@ -45,12 +36,12 @@ class MLP(nnx.Module):
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one example."""
+        """FLOPs of one example."""
         return sum(2 * a * b for a, b in itertools.pairwise(self.sizes))
 
 
 class _Scalar(nnx.Module):
-    """One number for each example."""
+    """A net with one output."""
 
     def __init__(self, inputs: int, hidden: tuple[int, ...], *, rngs: nnx.Rngs):
         self.features = MLP(inputs, hidden, layer_norm=True, rngs=rngs)
@@ -66,7 +57,7 @@ class _Scalar(nnx.Module):
 
 @dataclass(frozen=True)
 class _Input:
-    """State and goal as one vector; with `differences`, how far each scalar is from its goal, too."""
+    """State and goal as one vector, with `differences` also the absolute difference of each scalar."""
 
     state: int
     """Scalars of a state."""
@@ -78,30 +69,30 @@ class _Input:
         return (2 + self.differences) * self.state
 
     def of(self, observation: GoalObservation) -> Float[Array, "b m"]:
-        """The vector of each example."""
+        """Return the vector of each example."""
         rows = state_and_goal(observation, self.state, self.differences)
         return rows.reshape(len(rows), self.size)
 
 
 class GoalValue(nnx.Module):
-    """How near a state is to a goal."""
+    """Value V(s, g): minus the expected discounted steps from a state to a goal."""
 
     def __init__(self, size: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs):
         self.input = _Input(size, differences)
         self.net = _Scalar(self.input.size, hidden, rngs=rngs)
 
     def __call__(self, state: Float[Array, "b n"], goal: Float[Array, "b n"]) -> Float[Array, " b"]:
-        """The value of each state."""
+        """Return the value of each state."""
         return self.net(self.input.of(GoalObservation(state, goal)))
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one example."""
+        """FLOPs of one example."""
         return self.net.flops
 
 
 class TwinGoalCritics(nnx.Module):
-    """Two judges of actions, of one shape and with parameters of their own."""
+    """Two critics Q(s, g, a) of one shape, with separate parameters."""
 
     def __init__(
         self, size: int, actions: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs
@@ -118,24 +109,21 @@ class TwinGoalCritics(nnx.Module):
     def __call__(
         self, state: Float[Array, "b n"], goal: Float[Array, "b n"], action: Float[Array, "b a"]
     ) -> Float[Array, "2 b"]:
-        """What each of the two thinks of an action."""
+        """Return the values of actions by each of the two."""
         definition, parameters = nnx.split(self.twins)
         x = jnp.concatenate([self.input.of(GoalObservation(state, goal)), action], axis=-1)
         return jax.vmap(lambda own: nnx.merge(definition, own)(x))(parameters)
 
     @property
     def flops(self) -> int:
-        """Floating-point operations of one example, for both."""
+        """FLOPs of one example, for both."""
         return 2 * self.twins.flops
 
 
 class MLPActor(nnx.Module):
-    """A policy without tokens and without loops: OGBench's own.
+    """OGBench's own policy, without tokens and without loops. It ignores the options of other policies."""
 
-    It keeps the options of other policies, so that it stands wherever they do, and ignores them.
-    """
-
-    halting, max_loops = None, 1
+    halting, max_loops, carry_latent = None, 1, False
 
     def __init__(
         self, size: int, actions: int, hidden: tuple[int, ...], differences: bool = False, *, rngs: nnx.Rngs
@@ -145,16 +133,15 @@ class MLPActor(nnx.Module):
         small = nnx.initializers.variance_scaling(1e-2, "fan_avg", "uniform")
         self.mean = nnx.Linear(hidden[-1], actions, kernel_init=small, precision="highest", rngs=rngs)
 
-    def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> ActorOutput:
-        """Decide for a batch of observations. The whole net counts as one loop."""
+    def __call__(self, observation: GoalObservation, *, record: bool = False, **options: Any) -> PolicyOutput:
+        """Return the policy of a batch of observations. The whole net counts as one loop."""
         latent = self.features(self.input.of(observation))
         loop = LoopResult.of_fixed_depth(latent, 1, latent[None] if record else None)
-        return ActorOutput(UnitGaussian(self.mean(latent)), loop)
+        return PolicyOutput(UnitGaussian(self.mean(latent)), loop=loop)
 
-    def as_open_loop(self, halting: HaltingRule | None = None) -> OpenLoop | None:
-        """None: it does not loop."""
+    def to_streaming(self, halting: HaltingRule | None = None) -> StreamablePolicy | None:
         return None
 
     def flops(self, observation: Any, loops: float) -> float:
-        """Floating-point operations of one decision."""
+        """Return the FLOPs of one decision."""
         return self.features.flops + 2 * self.mean.in_features * self.mean.out_features

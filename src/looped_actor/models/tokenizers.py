@@ -1,4 +1,4 @@
-"""From observations to tokens. Token 0 of every example is a learned readout token.
+"""Tokenizers: observations to tokens. Token 0 of every example is a learned readout token.
 
 No parameter of `PlanesTokenizer` depends on the size of the board, so one policy plays them all.
 """
@@ -14,23 +14,23 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.errors import UserError
-from looped_actor.models.layers import OURS, Grid, InitialWeights, fan_in_init
+from looped_actor.models.layers import DEFAULT_INITIAL, Grid, InitialWeights, fan_in_init
+from looped_actor.utils.errors import UserError
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("embedding",), meta_fields=("grid",))
 @dataclass(frozen=True)
 class Tokens:
-    """What a tokenizer makes of a batch of observations. A pytree whose grid is static."""
+    """Tokens of a batch of observations. A pytree whose grid is static."""
 
     embedding: Any
-    """Embeddings, `[b, t, d]`; inside a JAX transformation, whatever stands for them there."""
+    """Embeddings, `[B, T, D]`; untyped, since JAX transformations put other objects in their place."""
     grid: Grid | None
-    """The board's shape, where tokens 1 .. are its cells, row by row."""
+    """Shape of the board if tokens 1, 2, ... are its cells, row by row; else None."""
 
 
 class GoalObservation(NamedTuple):
-    """A state and the goal to be reached from it."""
+    """A state, and the goal to reach from it."""
 
     state: Float[Array | np.ndarray, "*b n"]
     goal: Float[Array | np.ndarray, "*b n"]
@@ -58,7 +58,7 @@ GEOMETRY_FEATURES = 6
 
 
 def cell_geometry(grid: Grid) -> Float[Array, "r c 6"]:
-    """Where a cell is: row and column in [-1, 1], and whether it touches each of the four borders."""
+    """Return the geometry of each cell: row and column in [-1, 1], and a flag for each of the four borders."""
     rows, columns = grid
     row, column = jnp.meshgrid(jnp.arange(rows), jnp.arange(columns), indexing="ij")
 
@@ -77,7 +77,7 @@ def cell_geometry(grid: Grid) -> Float[Array, "r c 6"]:
 
 
 class _LinearTokenizer(nnx.Module):
-    """A shared linear encoder for all tokens but the readout: the part that all tokenizers share."""
+    """Base of tokenizers: a linear encoder shared by all tokens but the readout token."""
 
     def __init__(
         self,
@@ -104,12 +104,12 @@ class _LinearTokenizer(nnx.Module):
 class PlanesTokenizer(_LinearTokenizer):
     """A board of feature planes: one token per cell, from its planes and its geometry."""
 
-    def __init__(self, planes: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+    def __init__(self, planes: int, width: int, initial: InitialWeights = DEFAULT_INITIAL, *, rngs: nnx.Rngs):
         super().__init__(planes + GEOMETRY_FEATURES, width, initial, rngs=rngs)
         self.planes = planes
 
     def __call__(self, observation: Float[Array, "b r c p"]) -> Tokens:
-        """`[b, rows, columns, planes]` to `1 + rows x columns` tokens."""
+        """Embed boards `[B, rows, columns, planes]` as `1 + rows x columns` tokens."""
         batch, rows, columns, planes = observation.shape
         if planes != self.planes:
             raise UserError(f"the observation has {planes} planes; this tokenizer was made for {self.planes}")
@@ -123,13 +123,13 @@ class PlanesTokenizer(_LinearTokenizer):
 class VectorTokenizer(_LinearTokenizer):
     """Plain vectors: one token per scalar, through a shared encoder, plus the embedding of its dimension."""
 
-    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+    def __init__(self, size: int, width: int, initial: InitialWeights = DEFAULT_INITIAL, *, rngs: nnx.Rngs):
         super().__init__(1, width, initial, rngs=rngs)
         self.size = size
         self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
 
     def __call__(self, observation: Float[Array, "b n"]) -> Tokens:
-        """`[b, n]` to `1 + n` tokens."""
+        """Embed vectors `[B, N]` as `1 + N` tokens."""
         if observation.shape[-1] != self.size:
             raise UserError(
                 f"the observation has {observation.shape[-1]} scalars; "
@@ -145,14 +145,14 @@ class GoalTokenizer(_LinearTokenizer):
     that tells state from goal.
     """
 
-    def __init__(self, size: int, width: int, initial: InitialWeights = OURS, *, rngs: nnx.Rngs):
+    def __init__(self, size: int, width: int, initial: InitialWeights = DEFAULT_INITIAL, *, rngs: nnx.Rngs):
         super().__init__(1, width, initial, initial.robot(1.0), rngs=rngs)
         self.size = size
         self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
         self.role = nnx.Param(initial.tokens(rngs.params(), (2, width)))
 
     def __call__(self, observation: GoalObservation) -> Tokens:
-        """`[b, n]` state and goal to `1 + 2n` tokens."""
+        """Embed states and goals `[B, N]` as `1 + 2N` tokens."""
         values = state_and_goal(observation, self.size)
         tokens = self.encoder(values[..., None]) + self.position[...] + self.role[...][:, None]
         flat = tokens.reshape(tokens.shape[0], 2 * self.size, self.width)
@@ -169,7 +169,7 @@ class PairedTokenizer(_LinearTokenizer):
         self,
         size: int,
         width: int,
-        initial: InitialWeights = OURS,
+        initial: InitialWeights = DEFAULT_INITIAL,
         differences: bool = False,
         *,
         rngs: nnx.Rngs,
@@ -179,7 +179,7 @@ class PairedTokenizer(_LinearTokenizer):
         self.position = nnx.Param(initial.tokens(rngs.params(), (size, width)))
 
     def __call__(self, observation: GoalObservation) -> Tokens:
-        """`[b, n]` state and goal to `1 + n` tokens."""
+        """Embed states and goals `[B, N]` as `1 + N` tokens."""
         pairs = jnp.moveaxis(state_and_goal(observation, self.size, self.differences), 1, 2)
         return Tokens(self.with_readout(self.encoder(pairs) + self.position[...]), None)
 
@@ -187,7 +187,7 @@ class PairedTokenizer(_LinearTokenizer):
 def state_and_goal(
     observation: GoalObservation, size: int, differences: bool = False
 ) -> Float[Array, "b k n"]:
-    """State and goal as rows, if they are of that size; with `differences`, how far apart they are, too."""
+    """Stack state and goal, and with `differences` their absolute difference; check their size."""
     for name, value in observation._asdict().items():
         if value.shape[-1] != size:
             raise UserError(f"the {name} has {value.shape[-1]} scalars; this net was made for {size}")

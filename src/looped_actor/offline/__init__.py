@@ -1,15 +1,15 @@
-"""Offline goal-conditioned learning: datasets of episodes, goals drawn in hindsight, OGBench's worlds."""
+"""Datasets of episodes, and batches with goals in hindsight."""
 
 from looped_actor.offline.dataset import Dataset, DatasetError, EpisodeIndex, from_ogbench, open_dataset
-from looped_actor.offline.goals import Drawn, GoalSampling, draw
+from looped_actor.offline.goals import GoalRows, GoalSampling, sample_rows
 
 __all__ = [
     "Dataset",
     "DatasetError",
-    "Drawn",
+    "GoalRows",
     "EpisodeIndex",
     "GoalSampling",
-    "draw",
+    "sample_rows",
     "from_ogbench",
     "open_dataset",
 ]

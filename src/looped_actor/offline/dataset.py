@@ -17,9 +17,9 @@ import numpy as np
 from jaxtyping import Array, Int, Shaped
 from numpy.lib import format as npy
 
-from looped_actor.checks import shown
-from looped_actor.errors import UserError
-from looped_actor.files import MOST_TENSOR_BYTES, FileError, file_checksum, reading, writing
+from looped_actor.utils.checks import shown
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import MOST_TENSOR_BYTES, FileError, file_checksum, reading, writing
 
 _ROWS_AT_ONCE = 100_000
 

@@ -11,9 +11,9 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from looped_actor.checks import brief, shown
-from looped_actor.devices import mesh_of
-from looped_actor.errors import UserError
+from looped_actor.training.sharding import mesh_of
+from looped_actor.utils.checks import brief, shown
+from looped_actor.utils.errors import UserError
 
 GIB = 2**30
 

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
-from looped_actor.bench.depths import DISTRIBUTIONS, DepthDistribution
-from looped_actor.files import cache_folder, write_whole
 from looped_actor.planning.chips import Chip, Topology
+from looped_actor.planning.depths import DISTRIBUTIONS, DepthDistribution
 from looped_actor.planning.hlo import Body, read_program
 from looped_actor.planning.schedule import packed, streamed
-from looped_actor.runs.base import Run
+from looped_actor.runs.run import Run
+from looped_actor.utils.files import cache_folder, write_whole
 
 CHIPS_REPLAYED = 8
 """Whose streams are replayed, to find the slowest."""

@@ -19,20 +19,21 @@ from looped_actor.analysis.plan_probes import analyse_probes
 from looped_actor.analysis.requests import CapsRequest, DifficultyRequest, HistogramRequest, ProbeRequest
 from looped_actor.analysis.study import Stage, quietly
 from looped_actor.analysis.tables import Row, write_table
-from looped_actor.errors import UserError
-from looped_actor.files import write_whole
-from looped_actor.levels import generate, write_bank
 from looped_actor.names import PUZZLES
-from looped_actor.offline.ogbench import TASKS, WORLDS
-from looped_actor.policies.load import policy_at
-from looped_actor.processes import default_workers
+from looped_actor.policy.policy import WEIGHTS_FILE, Policy, finished_policy
+from looped_actor.puzzles.banks import write_bank
+from looped_actor.puzzles.build import generate
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
 from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
 from looped_actor.reproduction.seeds import difference_rows, ends_table, over_seeds
+from looped_actor.robots.ogbench import TASKS, WORLDS
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import WEIGHTS_FILE, Policy, finished_policy
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.registry import run_of
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import write_whole
+from looped_actor.utils.processes import default_workers
 from looped_actor.version import __version__
 
 ARTIFACTS_FOLDER = "artifacts"

@@ -25,8 +25,8 @@ from looped_actor.analysis.drawing import (
 from looped_actor.analysis.histogram import HISTOGRAM
 from looped_actor.analysis.plan_probes import PROBES
 from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.errors import UserError
 from looped_actor.reproduction.seeds import ends_table, percent
+from looped_actor.utils.errors import UserError
 
 
 def draw_folder(folder: pathlib.Path) -> dict[str, str]:

@@ -10,19 +10,19 @@ from typing import Any, NamedTuple
 
 import jax
 
-from looped_actor.checks import above_zero
-from looped_actor.codec import field_paths, field_value, key_of, replaced, to_json
-from looped_actor.configs.presets import STUDY_EVALUATIONS, preset
-from looped_actor.configs.runs import CONFIG_FILE, RunConfig, config_from, read_config
-from looped_actor.devices import start_devices
-from looped_actor.errors import UserError
-from looped_actor.files import held
 from looped_actor.names import PUZZLES, Scale
-from looped_actor.processes import Job, Standing
+from looped_actor.policy.policy import finished_policy
+from looped_actor.runs.config import CONFIG_FILE, RunConfig, config_from, read_config
 from looped_actor.runs.folder import begin_run, is_begun, read_run, train_run
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import finished_policy
+from looped_actor.runs.presets import STUDY_EVALUATIONS, preset
+from looped_actor.runs.registry import run_of
 from looped_actor.training import Ending
+from looped_actor.training.sharding import start_devices
+from looped_actor.utils.checks import above_zero
+from looped_actor.utils.codec import field_paths, field_value, key_of, replaced, to_json
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import held
+from looped_actor.utils.processes import Job, Standing
 
 STOCK_FOLDER = "stock"
 STOCK_SEED = 0

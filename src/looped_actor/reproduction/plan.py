@@ -5,12 +5,12 @@ from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
-from looped_actor.checks import above_zero
-from looped_actor.configs.runs import RunConfig
-from looped_actor.errors import UserError
 from looped_actor.models.tasks import TASKS
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
-from looped_actor.runs.kinds import run_of
+from looped_actor.runs.config import RunConfig
+from looped_actor.runs.registry import run_of
+from looped_actor.utils.checks import above_zero
+from looped_actor.utils.errors import UserError
 
 PEAK_FLOPS = {"b200": 1.1e15, "h100": 4.9e14, "a100": 1.56e14}
 """Peak of dense matrix products in TF32, which float32 nets use on these; from the makers' data sheets."""

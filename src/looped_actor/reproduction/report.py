@@ -14,8 +14,6 @@ from markdown_it import MarkdownIt
 
 from looped_actor.analysis.drawing import ARMS, TITLES
 from looped_actor.analysis.tables import Row, distinct, of, read_table
-from looped_actor.errors import UserError
-from looped_actor.files import write_whole
 from looped_actor.reproduction.artifacts import (
     ARTIFACTS,
     ARTIFACTS_FOLDER,
@@ -25,6 +23,8 @@ from looped_actor.reproduction.artifacts import (
     made_of,
 )
 from looped_actor.reproduction.seeds import percent, verdict
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import write_whole
 
 NOTES_FILE = "notes.md"
 """In the folder of a study: what its authors have to say, which the report puts first."""

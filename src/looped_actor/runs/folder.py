@@ -10,25 +10,16 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from looped_actor.checks import brief
-from looped_actor.configs.provenance import PROVENANCE_FILE
-from looped_actor.configs.runs import (
-    CONFIG_FILE,
-    RunConfig,
-    read_config,
-    write_config,
-)
-from looped_actor.errors import UserError
-from looped_actor.files import held, read_json, sweep, write_whole
-from looped_actor.processes import Progress, no_progress
-from looped_actor.runs.base import Own, Run
-from looped_actor.runs.kinds import run_of
-from looped_actor.runs.policy import (
-    POLICY_FOLDER,
-    finished_policy,
-    save_policy,
-)
+from looped_actor.policy.policy import POLICY_FOLDER, finished_policy, save_policy
+from looped_actor.runs.config import CONFIG_FILE, RunConfig, read_config, write_config
+from looped_actor.runs.provenance import PROVENANCE_FILE
+from looped_actor.runs.registry import run_of
+from looped_actor.runs.run import Own, Run
 from looped_actor.training import Ending, Logger, Report, fit
+from looped_actor.utils.checks import brief
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import held, read_json, sweep, write_whole
+from looped_actor.utils.processes import Progress, no_progress
 
 PREPARING_FILE = "preparing"
 """In the folder of a run whose levels or data are not complete: it is being begun, or was killed then."""

@@ -14,11 +14,11 @@ import jax
 import numpy as np
 from jaxtyping import PyTree
 
-from looped_actor.checks import at_least_one
-from looped_actor.errors import UserError
 from looped_actor.loop import Memory
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
 from looped_actor.serving.rows import Asked, Came, Ends, Rows
+from looped_actor.utils.checks import at_least_one
+from looped_actor.utils.errors import UserError
 
 TICKS_AT_ONCE = 4
 """While others might come in: nobody who asks waits for more ticks than that before a slot is looked for."""

@@ -10,7 +10,7 @@ import json
 import os
 from typing import Any
 
-from looped_actor.checks import shown
+from looped_actor.utils.checks import shown
 
 MOST, TOKEN = "LOOPED_ACTOR_MOST_INSIDE", "LOOPED_ACTOR_TOKEN"
 """Variables of the environment, from which the proxy has its limits."""

@@ -11,8 +11,8 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 
-from looped_actor.checks import brief, shown
-from looped_actor.errors import UserError
+from looped_actor.utils.checks import brief, shown
+from looped_actor.utils.errors import UserError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
 """The header that says how much of a body is JSON; raw bytes follow."""

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from looped_actor.algorithms import Weights, as_open_loop, deciding
-from looped_actor.devices import on_one_device
+from looped_actor.algorithms import Weights, as_open_loop
+from looped_actor.algorithms import policy_fn as deciding
 from looped_actor.loop import HaltingRule, LoopProblem, Memory, OpenLoop, Thought
 from looped_actor.loop.hardware import default_slots
 from looped_actor.loop.state import select_rows
 from looped_actor.loop.streaming import Stream, StreamState
-from looped_actor.runs.policy import Policy
+from looped_actor.policy.policy import Policy
+from looped_actor.training.sharding import on_one_device
 
 WAITING_PER_SLOT = 2
 """Rows to a slot: the others wait on the device, so that a free slot is filled without the host."""

@@ -22,14 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from looped_actor.checks import at_least_one, shown
-from looped_actor.errors import UserError
 from looped_actor.loop import FixedStart, Memory, StopReason
-from looped_actor.policies.load import policy_at
-from looped_actor.policies.shelf import located
-from looped_actor.processes import join_ray
-from looped_actor.runs.base import Own
-from looped_actor.runs.own import read_code
+from looped_actor.policy.pretrained import located
+from looped_actor.runs.custom import read_code
+from looped_actor.runs.load import policy_at
+from looped_actor.runs.run import Own
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.gate import RETRY_AFTER, STRANGER, TOKEN, bears, put_up
 from looped_actor.serving.protocol import (
@@ -41,6 +38,9 @@ from looped_actor.serving.protocol import (
     tensors,
     write_answer,
 )
+from looped_actor.utils.checks import at_least_one, shown
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.processes import join_ray
 from looped_actor.version import __version__
 
 MODELS = "/v2/models"
@@ -154,7 +154,7 @@ class Replica(Asking):
 
     def __init__(self, settings: Mapping[str, Any], name: str, folder: str):
         super().__init__(settings)
-        from looped_actor.devices import start_devices
+        from looped_actor.training.sharding import start_devices
 
         start_devices(1)
         self.name, asked = name, self.settings

@@ -4,7 +4,6 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from looped_actor.processes import Progress
 from looped_actor.theory.machines import ONE, Entry, Machine
 from looped_actor.theory.separation import (
     Costs,
@@ -17,6 +16,7 @@ from looped_actor.theory.separation import (
     polynomial_through,
 )
 from looped_actor.theory.universal import adaptive_policy, fixed_policy
+from looped_actor.utils.processes import Progress
 
 WITHIN_REACH = 26
 """The n of states that hold a program of one entry and one bit of padding: about 1e8 steps of a policy."""

@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from looped_actor.compiled import compiled
-from looped_actor.errors import UserError
+from looped_actor.utils.compiled import compiled
+from looped_actor.utils.errors import UserError
 
 BLANK, ZERO, ONE, MARK = range(4)
 

@@ -9,8 +9,8 @@ from collections.abc import Iterator
 from fractions import Fraction
 from typing import NamedTuple
 
-from looped_actor.errors import UserError
 from looped_actor.theory.machines import DescriptionError, Machine
+from looped_actor.utils.errors import UserError
 
 SCAN_COST = 2
 """The constant c of the theorem: a scan of b x takes n + 2 steps, which is at most 2 n for n of 2 or more."""

@@ -15,8 +15,8 @@ from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from looped_actor.errors import UserError
 from looped_actor.theory.machines import HALT
+from looped_actor.utils.errors import UserError
 
 Move = Literal["left", "right", "stay"]
 

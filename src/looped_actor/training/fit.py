@@ -1,4 +1,4 @@
-"""The loop that every training run goes through: iterate, write down, evaluate, save, stop cleanly."""
+"""The training loop: iterate, log, evaluate, save checkpoints, stop cleanly on a signal."""
 
 import json
 import pathlib
@@ -11,44 +11,45 @@ from enum import Enum
 from typing import Any, NamedTuple
 
 import jax
+from jaxtyping import Array
 
-from looped_actor.errors import UserError
-from looped_actor.files import write_whole
-from looped_actor.training.checkpoint import Bookmark, Checkpoints
-from looped_actor.training.metrics import RATE, CSVLogger, Logger, TensorBoardLogger, TimingsLogger
+from looped_actor.training.checkpoints import Bookmark, Checkpoints
+from looped_actor.training.loggers import RATE, CSVLogger, Logger, TensorBoardLogger, TimingsLogger
 from looped_actor.training.trainer import Trainer
+from looped_actor.utils.errors import UserError
+from looped_actor.utils.files import write_whole
 
 CHECKPOINTS_FOLDER = "checkpoints"
 
 
+MAX_SKIPPED_IN_A_ROW = 20
+"""Updates in a row with a loss or gradient that is not finite, after which a run fails."""
+
+
 @dataclass(frozen=True)
 class Schedule:
-    """What is done when, in iterations."""
+    """Length of a run, and when to evaluate and save, in iterations."""
 
     iterations: int
     evaluate_every: int
     checkpoint_every: int
-    keep_checkpoints: int = 3
-    """How many of the newest; the best one is kept besides."""
-    max_skipped_in_a_row: int = 20
-    """Updates in a row with a loss or gradient that is not finite, after which the run gives up."""
     best_by: str = "success"
-    """Which fact of an evaluation tells the best checkpoint."""
+    """Evaluation result by which the best checkpoint is chosen."""
 
 
 class Report(NamedTuple):
-    """What a progress callback is told after every iteration."""
+    """Progress after an iteration, for callbacks."""
 
     steps: int
-    all_steps: int
-    numbers: Mapping[str, float]
-    """Those of metrics.csv, and `steps_per_second`. NaN where there is none: no episode ended, say."""
-    evaluated: Mapping[str, Any] | None
-    """Facts of the last evaluation; None before the first."""
+    total_steps: int
+    metrics: Mapping[str, float]
+    """Columns of metrics.csv, and `steps_per_second`. NaN if there is no value, such as when no episode ended."""
+    evaluation: Mapping[str, Any] | None
+    """Results of the last evaluation; None before the first."""
 
 
 class Ending(Enum):
-    """Why a run stopped."""
+    """Reason for which a run stopped."""
 
     FINISHED = "finished"
     INTERRUPTED = "interrupted"
@@ -59,7 +60,7 @@ class BrokenTrainingError(UserError):
 
 
 Evaluate = Callable[[Any], Mapping[str, Any]]
-"""A state to facts about it that JSON can hold; `success` and `loops` among them."""
+"""A state to evaluation results as JSON, with `loops` and the score that `Schedule.best_by` names."""
 
 
 def fit(
@@ -73,32 +74,29 @@ def fit(
     report: Callable[[Report], None] = lambda report: None,
     loggers: Sequence[Logger] = (),
 ) -> tuple[Any, Ending]:
-    """Train from the newest checkpoint in `folder`, or from the start where there is none.
+    """Train from the newest checkpoint in `folder`, or from the start if there is none.
 
-    Returns the last state. On SIGTERM or Ctrl-C the iteration under way is finished and saved. Raises
-    `BrokenTrainingError` where learning does not recover from numbers that are not finite; the last good
-    checkpoint is kept.
+    Returns the last state. On SIGTERM or Ctrl-C the current iteration is finished and saved. Raises
+    `BrokenTrainingError` if learning does not recover from values that are not finite; the last good checkpoint is
+    kept.
     """
-    checkpoints = Checkpoints(
-        folder / CHECKPOINTS_FOLDER, fingerprint, schedule.keep_checkpoints, best_by=schedule.best_by
-    )
+    checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint, best_by=schedule.best_by)
     records, per_iteration = _Records(folder, loggers), trainer.steps_per_iteration
     with ExitStack() as ending, _stop_request() as asked_to_stop:
         ending.callback(records.close)
         ending.callback(checkpoints.close)
-        state, bookmark = trainer.begin(seed), Bookmark(0, 0, 0, fingerprint)
+        state, bookmark = trainer.init(seed), Bookmark(0, 0, 0, fingerprint)
         if checkpoints.iterations:
             state, bookmark = checkpoints.restore(state)
-            state = trainer.collector.resume(state, seed)
+            state = trainer.restore(state, seed)
         records.open(bookmark, per_iteration)
         clock, evaluated = _Clock(), None
         for iteration in range(bookmark.iteration + 1, schedule.iterations + 1):
             steps = iteration * per_iteration
             state, metrics = trainer.iterate(state)
-            numbers = as_numbers(jax.device_get(metrics))
-            numbers |= {RATE: clock.rate(per_iteration)}
+            numbers = to_numbers(trainer, metrics) | {RATE: clock.rate(per_iteration)}
             records.log("training", numbers, steps)
-            _check(numbers, schedule, checkpoints)
+            _check_broken(numbers, checkpoints)
 
             last, stop, facts = iteration == schedule.iterations, asked_to_stop(iteration), None
             if last or iteration % schedule.evaluate_every == 0:
@@ -115,21 +113,14 @@ def fit(
         return state, Ending.FINISHED
 
 
-def as_numbers(metrics: Any) -> dict[str, float | int]:
-    """The numbers of a named tuple, those of tuples within it among them, by name; of a row, also counted."""
-    numbers = {}
-    for name, value in metrics._asdict().items():
-        if hasattr(value, "_asdict"):
-            numbers |= as_numbers(value)
-        elif value is not None and value.ndim:
-            numbers |= {f"{name}_{number}": each.item() for number, each in enumerate(value, start=1)}
-        elif value is not None:
-            numbers[name] = value.item()
-    return numbers
+def to_numbers(trainer: Trainer, metrics: Mapping[str, Array]) -> dict[str, float | int]:
+    """Return metrics as Python numbers, in the order of the trainer's columns."""
+    found = jax.device_get(dict(metrics))
+    return {name: found[name].item() for name in trainer.metric_names if name in found}
 
 
 class _Clock:
-    """Steps per second of training alone: evaluating and saving do not count."""
+    """Steps per second of training alone, without evaluating and saving."""
 
     def __init__(self) -> None:
         self.start()
@@ -142,7 +133,7 @@ class _Clock:
 
 
 class _Records:
-    """All files of a run but its checkpoints, and the user's loggers; the first process has them."""
+    """Files of a run except its checkpoints, and the user's loggers. Only the first process writes them."""
 
     def __init__(self, folder: pathlib.Path, loggers: Sequence[Logger]):
         self._folder, self._loggers = folder, list(loggers)
@@ -161,7 +152,7 @@ class _Records:
 
     @property
     def position(self) -> int:
-        """Bytes of the metrics file."""
+        """Length of the metrics file, in bytes."""
         return 0 if self._table is None else self._table.position
 
     def log(self, group: str, numbers: Mapping[str, float], steps: int) -> None:
@@ -185,9 +176,9 @@ class _Records:
                 all_of_them.callback(logger.close)
 
 
-def _check(numbers: Mapping[str, float], schedule: Schedule, checkpoints: Checkpoints) -> None:
+def _check_broken(numbers: Mapping[str, float], checkpoints: Checkpoints) -> None:
     in_a_row = numbers.get("skipped_in_a_row", 0)
-    if in_a_row < schedule.max_skipped_in_a_row:
+    if in_a_row < MAX_SKIPPED_IN_A_ROW:
         return
     checkpoints.wait()
     there = checkpoints.iterations
@@ -204,9 +195,9 @@ def _check(numbers: Mapping[str, float], schedule: Schedule, checkpoints: Checkp
 
 @contextmanager
 def _stop_request() -> Iterator[Callable[[int], bool]]:
-    """Whether the run was asked to stop, by SIGTERM or Ctrl-C; a second Ctrl-C stops at once.
+    """Yield a function that tells whether SIGTERM or Ctrl-C came; a second Ctrl-C stops at once.
 
-    Of several processes, JAX itself catches SIGTERM and lets all agree on the iteration to stop after.
+    With several processes, JAX itself catches SIGTERM and lets all agree on the iteration to stop after.
     """
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils

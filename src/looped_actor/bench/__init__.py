@@ -1,1 +1,0 @@
-"""Timings, as ratios of things that take turns in one run."""

@@ -1,1 +1,0 @@
-"""Runs as data: configurations, their presets, and what can be asked of a policy."""

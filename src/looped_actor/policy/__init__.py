@@ -1,0 +1,1 @@
+"""Policies: saving, loading, cards and export."""

@@ -1,0 +1,1 @@
+"""The puzzles: rules, environments, solvers, generators, and banks of levels."""

@@ -1,0 +1,1 @@
+"""OGBench's robot environments: data, evaluation, films."""

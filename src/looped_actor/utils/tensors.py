@@ -1,0 +1,55 @@
+"""Weights as files: safetensors that say what they are, and are looked at before they are believed."""
+
+import json
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import safetensors.numpy
+
+from looped_actor.utils.checks import shown
+from looped_actor.utils.errors import PolicyError
+from looped_actor.utils.files import checksum_of, read_tensors, reading, write_whole
+
+
+def named_leaves(tree: Any) -> dict[str, Any]:
+    """The arrays of a pytree by the path to each."""
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf for path, leaf in leaves}
+
+
+def write_weights(tree: Any, file: pathlib.Path, form: str) -> None:
+    """Write the arrays of a pytree by their names."""
+    named = {name: np.asarray(leaf) for name, leaf in named_leaves(tree).items()}
+    # One entry, because safetensors writes several in no fixed order, and equal weights are equal files.
+    about = json.dumps({"format": form, "checksum": checksum_of(named)})
+    write_whole(file, safetensors.numpy.save(named, metadata={"policy": about}))
+
+
+def read_weights(file: pathlib.Path, form: str) -> dict[str, np.ndarray]:
+    """The arrays of a file by their names, if it is of that form and not damaged. Nothing is executed."""
+    with reading("safetensors file", file, lambda problem: PolicyError(f"{file}: {problem}")):
+        metadata, there = read_tensors(file)
+        said = json.loads(metadata["policy"]) if "policy" in metadata else metadata
+        if said.get("format") != form:
+            raise PolicyError(f"{file}: format {shown(said.get('format'))}; this version reads {form!r}")
+        if said.get("checksum", "") not in ("", checksum_of(there)):  # older versions wrote none
+            raise PolicyError(f"{file}: the file is damaged: its checksum does not match")
+    return there
+
+
+def fitted(like: Any, there: Mapping[str, np.ndarray], source: pathlib.Path) -> Any:
+    """Named arrays as a pytree of such shapes, if they are just that."""
+    wanted = named_leaves(like)
+    for name in [*wanted, *there]:
+        if name not in wanted:
+            raise PolicyError(f"{source}: unexpected tensor {name}")
+        expected, found = tuple(wanted[name].shape), there[name].shape if name in there else "missing"
+        if expected != found:
+            raise PolicyError(f"{source}: {name} is {found}; for its config.json it must be {expected}")
+        if there[name].dtype.kind != "f" or not np.isfinite(jnp.asarray(there[name])).all():
+            raise PolicyError(f"{source}: {name} holds what is not a finite floating-point number")
+    return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(there[name]) for name in wanted])
