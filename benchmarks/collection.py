@@ -15,7 +15,7 @@ import ogbench
 from record import write_record
 
 from looped_actor.robots.collection import CollectionJob, collect
-from looped_actor.robots.ogbench import WORLDS
+from looped_actor.robots.ogbench import ENVIRONMENTS
 
 
 def collected(job, folder, workers):
@@ -46,7 +46,7 @@ def study(world, transitions, work):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--transitions", type=int, default=10_000)
-    parser.add_argument("--worlds", nargs="+", default=WORLDS, choices=WORLDS)
+    parser.add_argument("--worlds", nargs="+", default=ENVIRONMENTS, choices=ENVIRONMENTS)
     parser.add_argument("--out")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as work:

@@ -1,10 +1,9 @@
-"""Policies that think in loops: adaptive-depth transformers for reinforcement learning, in JAX.
+"""Adaptive-depth policies for reinforcement learning in JAX.
 
-`run_loop` gives adaptive depth to any step of yours; `Actor` and `ActorCritic` put the paper's nets
-together; `load_policy` loads what `looped-actor train` has trained. What is exported here is the public
-API; each name says more in its own docstring.
+`run_loop` gives adaptive depth to any step; `Actor` assembles the paper's nets; `load_policy` loads policies
+that `looped-actor train` has trained. The names exported here are the public API.
 
-Names are imported when they are first used, so that `looped-actor --help` need not wait for JAX.
+Names are imported at their first use, so that `looped-actor --help` does not wait for JAX.
 """
 
 import importlib
@@ -16,15 +15,25 @@ from looped_actor.utils.interrupts import exit_on_interrupt, is_command
 from looped_actor.version import __version__
 
 if TYPE_CHECKING:
-    from looped_actor.algorithms import Acted, PPOConfig
-    from looped_actor.algorithms.ppo_trainer import ppo_trainer
+    from looped_actor.algorithms import (
+        GCIQL,
+        PPO,
+        Action,
+        GCIQLConfig,
+        Imitation,
+        ImitationConfig,
+        PPOConfig,
+        make_policy,
+    )
     from looped_actor.envs import *
     from looped_actor.envs.gymnasium import VectorGym
     from looped_actor.loop import *
     from looped_actor.models import *
     from looped_actor.policy.export import export
     from looped_actor.policy.policy import Policy
-    from looped_actor.runs.config import OwnConfig
+    from looped_actor.puzzles.boxoban.env import Boxoban, WindowedBoxoban
+    from looped_actor.puzzles.rush_hour.env import RushHour
+    from looped_actor.runs.config import CustomConfig
     from looped_actor.runs.evaluate import evaluate
     from looped_actor.runs.load import load_policy
     from looped_actor.runs.presets import preset
@@ -40,16 +49,18 @@ _HOMES = (
     "looped_actor.models",
     "looped_actor.envs",
     "looped_actor.algorithms",
+    "looped_actor.training",
     "looped_actor.training.sharding",
     "looped_actor.envs.gymnasium",
-    "looped_actor.training",
+    "looped_actor.puzzles.boxoban.env",
+    "looped_actor.puzzles.rush_hour.env",
+    "looped_actor.policy.policy",
+    "looped_actor.policy.export",
     "looped_actor.runs.config",
     "looped_actor.runs.presets",
-    "looped_actor.policy.policy",
     "looped_actor.runs.load",
     "looped_actor.runs.train",
     "looped_actor.runs.evaluate",
-    "looped_actor.policy.export",
 )
 
 
@@ -68,16 +79,16 @@ def __dir__() -> list[str]:
 
 __all__ = [
     "DRC",
-    "Acted",
+    "GCIQL",
+    "PPO",
+    "Action",
     "Actor",
-    "ActorCritic",
-    "ActorCriticOutput",
-    "ActorOutput",
     "Boxoban",
-    "Carried",
+    "Carry",
     "Categorical",
     "CellLogits",
     "CoreConfig",
+    "CustomConfig",
     "DRCConfig",
     "DiagonalGaussian",
     "Distribution",
@@ -86,22 +97,21 @@ __all__ = [
     "Execution",
     "FPRMCore",
     "FixedLoops",
-    "FixedStart",
     "FrozenScan",
+    "GCIQLConfig",
     "GaussianMean",
     "GaussianMeanAndStd",
     "GoalObservation",
     "GoalTokenizer",
     "HaltingRule",
+    "Imitation",
+    "ImitationConfig",
     "LatentResidual",
     "Logger",
     "LoopProblem",
     "LoopResult",
     "LoopedTrunk",
-    "Memory",
-    "OpenLoop",
     "Outcome",
-    "OwnConfig",
     "PPOConfig",
     "Packed",
     "PairedTokenizer",
@@ -110,14 +120,15 @@ __all__ = [
     "PolicyHead",
     "PolicyKL",
     "PolicyModel",
+    "PolicyOutput",
     "Readout",
     "ReadoutLogits",
     "Report",
     "RushHour",
     "Stack",
-    "Start",
     "Step",
     "StopReason",
+    "StreamablePolicy",
     "Streaming",
     "Tokenizer",
     "Tokens",
@@ -134,8 +145,8 @@ __all__ = [
     "evaluate",
     "export",
     "load_policy",
+    "make_policy",
     "mean_gradient",
-    "ppo_trainer",
     "preset",
     "run_loop",
     "train",

@@ -1,22 +1,44 @@
-"""The games by their names in Gymnasium. Nothing that they stand for is imported before one is made."""
+"""Registration of the puzzles with Gymnasium. Their code is imported only when one is made."""
 
 from typing import Any
 
 from looped_actor.utils.errors import UserError
 
+GAME_OF_ID = {"looped_actor/Boxoban-v0": "boxoban", "looped_actor/RushHour-v0": "rush-hour"}
+
 
 def register_environments() -> None:
-    """Make both games known to `gymnasium.make` and `gymnasium.make_vec`."""
+    """Make the games known to `gymnasium.make` and `gymnasium.make_vec`."""
     from gymnasium.envs.registration import register, registry
 
-    for name, function in (("Boxoban", "boxoban"), ("RushHour", "rush_hour")):
-        if (env_id := f"looped_actor/{name}-v0") not in registry:
-            entry = f"{__name__}:{function}"
-            register(env_id, entry_point=entry, vector_entry_point=f"{entry}_vector")
+    for env_id, game in GAME_OF_ID.items():
+        if env_id not in registry:
+            register(
+                env_id,
+                entry_point=f"{__name__}:make_puzzle",
+                vector_entry_point=f"{__name__}:make_puzzle_vector",
+                kwargs={"game": game},
+            )
 
 
-def _bank(game: str, levels: Any) -> Any:
-    """A bank, that of a file, or the levels that come with the package."""
+def make_puzzle(game: str, levels: Any = None, **options: Any) -> Any:
+    """Return one board of a game, with levels of a bank or those that come with the package."""
+    from looped_actor.puzzles.gymnasium import PuzzleGym
+
+    return PuzzleGym(_open_bank(game, levels), **options)
+
+
+def make_puzzle_vector(num_envs: int, game: str, levels: Any = None, time_limit: int | None = None) -> Any:
+    """Return many boards of a game, computed by JAX."""
+    from looped_actor.envs.gymnasium import VectorGym
+
+    bank = _open_bank(game, levels)
+    limit = bank.game.time_limit if time_limit is None else time_limit
+    return VectorGym(bank.game.environment(bank.on_device(), limit), num_envs)
+
+
+def _open_bank(game: str, levels: Any) -> Any:
+    """Return a bank, that of a file, or the levels that come with the package."""
     from looped_actor.puzzles.banks import LevelBank, open_bank, starter_bank
 
     bank = starter_bank(game) if levels is None else levels
@@ -24,33 +46,3 @@ def _bank(game: str, levels: Any) -> Any:
     if bank.info.game != game:
         raise UserError(f"{bank.name} holds levels of {bank.info.game}, not of {game}")
     return bank
-
-
-def boxoban(levels: Any = None, **options: Any) -> Any:
-    """One board of Boxoban, with levels of a bank or those that come with the package."""
-    from looped_actor.envs.gymnasium import BoxobanGym
-
-    return BoxobanGym(_bank("boxoban", levels), **options)
-
-
-def rush_hour(levels: Any = None, **options: Any) -> Any:
-    """One board of Rush Hour, with levels of a bank or those that come with the package."""
-    from looped_actor.envs.gymnasium import RushHourGym
-
-    return RushHourGym(_bank("rush-hour", levels), **options)
-
-
-def boxoban_vector(num_envs: int, levels: Any = None, **options: Any) -> Any:
-    """Many boards of Boxoban."""
-    from looped_actor.envs.gymnasium import VectorGym
-    from looped_actor.puzzles.envs import Boxoban
-
-    return VectorGym(Boxoban(_bank("boxoban", levels).on_device(), **options), num_envs)
-
-
-def rush_hour_vector(num_envs: int, levels: Any = None, **options: Any) -> Any:
-    """Many boards of Rush Hour."""
-    from looped_actor.envs.gymnasium import VectorGym
-    from looped_actor.puzzles.envs import RushHour
-
-    return VectorGym(RushHour(_bank("rush-hour", levels).on_device(), **options), num_envs)

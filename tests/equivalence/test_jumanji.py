@@ -7,8 +7,8 @@ from jumanji.environments.routing.sokoban.env import Sokoban
 from jumanji.environments.routing.sokoban.generator import SimpleSolveGenerator
 from jumanji.environments.routing.sokoban.types import State
 
+from looped_actor.puzzles.boxoban.env import Boxoban
 from looped_actor.puzzles.boxoban.rules import Cell
-from looped_actor.puzzles.envs import Boxoban
 from looped_actor.puzzles.sources import read_boxoban
 
 STEPS = 200

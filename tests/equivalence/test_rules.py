@@ -30,7 +30,7 @@ def boxoban_history(boards, actions):
         state = jax.vmap(lambda s, a: boxoban_jax.move(s, a, boards.shape[1:]))(state, action)
         return state, (state.cells.reshape(boards.shape), state.unplaced)
 
-    return jax.lax.scan(step, jax.vmap(boxoban_jax.start)(boards), actions)[1]
+    return jax.lax.scan(step, jax.vmap(boxoban_jax.initial_state)(boards), actions)[1]
 
 
 def rush_hour_history(boards, actions):
@@ -38,7 +38,7 @@ def rush_hour_history(boards, actions):
         state = jax.vmap(lambda s, a: rush_hour_jax.slide(s, a, boards.shape[1:]))(state, action)
         return state, (state.cells.reshape(boards.shape), state.blockers, state.distance_to_exit)
 
-    return jax.lax.scan(step, jax.vmap(rush_hour_jax.start)(boards), actions)[1]
+    return jax.lax.scan(step, jax.vmap(rush_hour_jax.initial_state)(boards), actions)[1]
 
 
 @pytest.mark.parametrize("game", ["boxoban", "rush-hour"])

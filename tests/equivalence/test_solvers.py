@@ -7,9 +7,11 @@ import numpy as np
 from boards import random_boxoban, random_rush_hour
 from looped_actor.puzzles.boxoban import solver as boxoban
 from looped_actor.puzzles.boxoban.rules import BoxobanBoard
+from looped_actor.puzzles.boxoban.solver_board import UNREACHABLE, estimate_pushes
 from looped_actor.puzzles.grid import Direction
 from looped_actor.puzzles.rush_hour import solver as rush_hour
-from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.puzzles.rush_hour.rules import RushHourBoard, Vehicle
+from looped_actor.puzzles.search import SolveStatus
 
 
 def fewest_moves(board):
@@ -111,6 +113,11 @@ def test_more_boxes_than_the_assignment_takes():
     assert len(solution.moves) == 1 + 8 * 3
 
 
+def test_many_boxes_that_are_far_from_their_targets_are_not_unreachable():
+    far = np.full((9, 20), 4_000, np.int16)
+    assert estimate_pushes(np.arange(9), far, np.empty(1 << 8, np.int64)) == UNREACHABLE - 1
+
+
 def test_rush_hour_is_optimal(size):
     rng = np.random.default_rng(4)
     seen = dict.fromkeys(SolveStatus, 0)
@@ -123,10 +130,25 @@ def test_rush_hour_is_optimal(size):
         assert fast.status is plain.status, str(board)
         assert len(fast.moves) == len(plain.moves), str(board)
         if fast.status is SolveStatus.SOLVED:
-            assert rush_hour.play(board, fast.moves)[-1].solved
-            assert rush_hour.play(board, plain.moves)[-1].solved
+            assert rush_hour.replay(board, fast.moves)[-1].solved
+            assert rush_hour.replay(board, plain.moves)[-1].solved
     assert seen[SolveStatus.SOLVED] >= 5
     assert seen[SolveStatus.UNSOLVABLE] >= 5
+
+
+def test_rush_hour_with_more_vehicles_than_a_byte_counts():
+    """Full rows above the red car, and a blocker that is the last of 181 other vehicles."""
+    full = [Vehicle(row, column, 2, True) for row in range(18) for column in range(0, 20, 2)]
+    board = RushHourBoard(
+        height=22,
+        width=20,
+        walls=frozenset(),
+        red=Vehicle(18, 0, 2, True),
+        others=(*full, Vehicle(18, 10, 2, False)),
+    )
+    packed = rush_hour.solve_cells(board.to_cells())
+    assert packed.moves[0, 0] == len(board.others) == 181
+    assert rush_hour.replay(board, packed.moves)[-1].solved
 
 
 def test_clusters_are_all_that_can_be_reached(size):
@@ -140,7 +162,7 @@ def test_clusters_are_all_that_can_be_reached(size):
         explored += 1
         found, queue = {board}, [board]
         while queue:
-            fresh = set(queue.pop().moves()) - found
+            fresh = set(queue.pop().neighbours()) - found
             found |= fresh
             queue += fresh
         boards = {cluster.board(i) for i in range(len(cluster.keys))}

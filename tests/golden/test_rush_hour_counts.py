@@ -4,7 +4,7 @@ import pytest
 
 from looped_actor.puzzles.rush_hour.enumeration import enumerate_positions
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard
-from looped_actor.puzzles.rush_hour.solver import explore, play, solve
+from looped_actor.puzzles.rush_hour.solver import explore, replay, solve
 
 HARDEST = "BCDDE.BCF.EGB.FAAGHHHI.G..JIKKLLJMM."
 
@@ -13,7 +13,7 @@ def test_the_hardest_6x6_board_takes_51_moves():
     board = RushHourBoard.parse(HARDEST)
     solution = solve(board)
     assert len(solution.moves) == 51
-    assert play(board, solution.moves)[-1].solved
+    assert replay(board, solution.moves)[-1].solved
     cluster = explore(board)
     assert cluster.complete
     assert len(cluster.keys) == 4780

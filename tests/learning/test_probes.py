@@ -1,4 +1,4 @@
-"""Small worlds whose right answers are known: what PPO misses here is broken in a way that has a name."""
+"""Probe environments with known values and actions: each isolates one part of PPO."""
 
 from typing import NamedTuple
 
@@ -10,7 +10,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from helpers import thorough
 from looped_actor import (
-    ActorCritic,
+    Actor,
     CoreConfig,
     LoopedTrunk,
     PlanesTokenizer,
@@ -18,9 +18,7 @@ from looped_actor import (
     ReadoutLogits,
     ValueHead,
 )
-from looped_actor.algorithms import PPOConfig
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms import PPO, PPOConfig, make_policy
 from looped_actor.envs import Outcome
 from looped_actor.training.sharding import all_devices
 
@@ -56,21 +54,21 @@ def outcome(reward, terminated: bool | Bool[Array, ""]) -> Outcome:
 
 
 class OneStep(Probe):
-    """A reward of 1, and it is over: the value is 1."""
+    """One step with a reward of 1: the value is 1."""
 
     def outcome(self, state, action):
         return outcome(1.0, True)
 
 
 class TwoSteps(Probe):
-    """Nothing, then 1: the first value is the discount."""
+    """Rewards of 0 and 1: the first value is the discount."""
 
     def outcome(self, state, action):
         return outcome(state.step == 1, state.step == 1)
 
 
 class TimeOut(Probe):
-    """A reward of 1 for ever, cut off after three steps of which nothing can be seen: 1 / (1 - discount)."""
+    """Rewards of 1, truncated after three steps that look alike: the value is 1 / (1 - discount)."""
 
     time_limit = 3
 
@@ -82,7 +80,7 @@ class TimeOut(Probe):
 
 
 class SignalledAction(Probe):
-    """The right action is the one that the second plane shows."""
+    """The second plane shows the right action."""
 
     def outcome(self, state, action):
         return outcome(jnp.where(action == state.sign, 1.0, -1.0), True)
@@ -94,39 +92,37 @@ for kind in (OneStep, TwoSteps, TimeOut, SignalledAction):
 
 def build(rngs):
     width = 16
-    return ActorCritic(
+    return Actor(
         PlanesTokenizer(2, width, rngs=rngs),
-        LoopedTrunk(
-            CoreConfig(width=width, heads=2, layers=1, hidden_multiple=16), PolicyKL(max_loops=4), rngs=rngs
-        ),
+        LoopedTrunk(CoreConfig(width=width, heads=2, layers=1, hidden=48), PolicyKL(max_loops=4), rngs=rngs),
         ReadoutLogits(width, 2, rngs=rngs),
         ValueHead(width, rngs=rngs),
     )
 
 
-def learned(env, iterations):
-    """The policy after some iterations, as a function of (step, sign)."""
+def train(env, iterations):
+    """Train, and return value and action probabilities as a function of (step, sign)."""
     config = PPOConfig(
         num_envs=32,
         rollout_steps=8,
         minibatch=64,
         epochs=2,
         learning_rate=5e-3,
-        decay_learning_rate=True,  # or the last update decides what is looked at
+        decay_learning_rate=True,  # so that the result does not depend on the last update
         discount=DISCOUNT,
         entropy_cost=0.0,
     )
-    trainer = ppo_trainer(config, env, build, iterations, all_devices(1))
-    state = trainer.begin(seed=0)
+    trainer = PPO(config, env, build, iterations, all_devices(1))
+    state = trainer.init(seed=0)
     for _ in range(iterations):
         state, _ = trainer.iterate(state)
     assert int(state.learner.skipped) == 0
-    decide = deciding(trainer.learner.net.definition, state.weights)
+    policy = make_policy(trainer.learner.definition, state.weights)
 
     def answer(step, sign):
         board = jnp.array([[[[step, sign]]]], jnp.float32)
-        decision = decide(board)
-        return float(decision.value[0]), np.asarray(jax.nn.softmax(decision.distribution.logits[0]))
+        output = policy(board)
+        return float(output.value[0]), np.asarray(jax.nn.softmax(output.distribution.logits[0]))
 
     return answer
 
@@ -140,13 +136,13 @@ def learned(env, iterations):
     ],
 )
 def test_values_are_learned(env, answers):
-    answer = learned(env, 60)
+    answer = train(env, 60)
     for (step, sign), value in answers.items():
         assert answer(step, sign)[0] == pytest.approx(value, rel=0.05), (step, sign)
 
 
 def test_the_action_depends_on_the_observation():
-    answer = learned(SignalledAction(), 30)
+    answer = train(SignalledAction(), 30)
     for sign in (0, 1):
         value, probabilities = answer(0, sign)
         assert probabilities[sign] > 0.95

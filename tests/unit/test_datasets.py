@@ -1,4 +1,4 @@
-"""Datasets as OGBench writes them, and goals in hindsight."""
+"""Datasets in OGBench's format, and goals in hindsight."""
 
 import jax
 import jax.numpy as jnp
@@ -8,51 +8,59 @@ import scipy.stats
 from hypothesis import given
 from hypothesis import strategies as st
 
-from looped_actor.offline import DatasetError, EpisodeIndex, GoalSampling, draw, from_ogbench, open_dataset
+from looped_actor.offline import (
+    DatasetError,
+    EpisodeIndex,
+    GoalSampling,
+    from_ogbench,
+    open_dataset,
+    sample_rows,
+)
 
 
-def arrays(lengths, seed=0, size=3, actions=2):
-    """Episodes of given lengths, as a file holds them."""
-    chance = np.random.default_rng(seed)
+def make_arrays(lengths, seed=0, size=3, actions=2):
+    """Return episodes of these lengths as the arrays of a file."""
+    rng = np.random.default_rng(seed)
     rows = sum(lengths)
     terminals = np.zeros(rows, bool)
     terminals[np.cumsum(lengths) - 1] = True
     return {
-        "observations": chance.normal(size=(rows, size)).astype(np.float32),
-        "actions": chance.uniform(-1, 1, (rows, actions)).astype(np.float32),
+        "observations": rng.normal(size=(rows, size)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (rows, actions)).astype(np.float32),
         "terminals": terminals,
     }
 
 
-def index_of(lengths):
-    return from_ogbench({**(made := arrays(lengths)), "valids": ~made["terminals"]}).index
+def make_index(lengths):
+    arrays = make_arrays(lengths)
+    return from_ogbench({**arrays, "valids": ~arrays["terminals"]}).index
 
 
-def equal(a, b):
+def is_equal(a, b):
     return all(
         np.array_equal(x, y) for x, y in zip((a.states, *a.index), (b.states, *b.index), strict=True)
-    ) and np.array_equal(a.actions[a.index.begins], b.actions[b.index.begins])
+    ) and np.array_equal(a.actions[a.index.transition_rows], b.actions[b.index.transition_rows])
 
 
 @pytest.mark.parametrize("save", [np.savez, np.savez_compressed])
-def test_all_ways_to_open_a_file_agree(save, tmp_path):
+def test_open_dataset_agrees_with_ogbench(save, tmp_path):
     ogbench = pytest.importorskip("ogbench")
-    path = tmp_path / "world-play-v0.npz"
-    save(path, **arrays([4, 2, 7]))
+    path = tmp_path / "env-play-v0.npz"
+    save(path, **make_arrays([4, 2, 7]))
     opened = open_dataset(path)
     assert (opened.transitions, opened.episodes) == (10, 3)
-    assert opened.index.begins.tolist() == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
-    assert opened.index.last.tolist() == [2] * 4 + [4] * 2 + [11] * 7
+    assert opened.index.transition_rows.tolist() == [0, 1, 2, 4, 6, 7, 8, 9, 10, 11]
+    assert opened.index.last_rows.tolist() == [2] * 4 + [4] * 2 + [11] * 7
     for compact in (True, False):
         theirs = ogbench.load_dataset(path, compact_dataset=compact)
-        assert equal(from_ogbench(theirs), opened)
-        # Their own idea of what follows what.
+        assert is_equal(from_ogbench(theirs), opened)
         if not compact:
-            np.testing.assert_array_equal(theirs["next_observations"], opened.states[opened.index.begins + 1])
-    for _ in range(2):  # a compressed file is unpacked once, and found again
-        mapped = open_dataset(path, mapped=True)
+            next_states = opened.states[opened.index.transition_rows + 1]
+            np.testing.assert_array_equal(theirs["next_observations"], next_states)
+    for _ in range(2):  # a file is unpacked once, and found again
+        mapped = open_dataset(path, on_disk=True)
         assert isinstance(mapped.states, np.memmap)
-        assert equal(mapped, opened)
+        assert is_equal(mapped, opened)
 
 
 @pytest.mark.parametrize(
@@ -69,18 +77,18 @@ def test_all_ways_to_open_a_file_agree(save, tmp_path):
         ({"observations": np.array([{}] * 13)}, "this is no dataset as OGBench writes it"),
     ],
 )
-@pytest.mark.parametrize("mapped", [False, True])
-def test_what_is_wrong_with_a_file_is_said(change, message, mapped, tmp_path):
+@pytest.mark.parametrize("on_disk", [False, True])
+def test_an_invalid_file_is_refused_with_the_reason(change, message, on_disk, tmp_path):
     path = tmp_path / "broken.npz"
-    made = {name: array for name, array in (arrays([4, 2, 7]) | change).items() if array is not None}
-    np.savez(path, **made)
+    arrays = {name: array for name, array in (make_arrays([4, 2, 7]) | change).items() if array is not None}
+    np.savez(path, **arrays)
     with pytest.raises(DatasetError) as error:
-        open_dataset(path, mapped)
+        open_dataset(path, on_disk)
     assert message in str(error.value)
     assert "broken.npz" in str(error.value)
 
 
-def test_a_file_that_is_none(tmp_path):
+def test_a_missing_file_and_one_of_another_format_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="there is no such file"):
         open_dataset(tmp_path / "nothing.npz")
     (tmp_path / "text.npz").write_text("hello")
@@ -88,81 +96,84 @@ def test_a_file_that_is_none(tmp_path):
         open_dataset(tmp_path / "text.npz")
 
 
-def drawn(index, count, sampling=None, discount=0.9, seed=0):
+def sample(index, count, sampling=None, discount=0.9, seed=0):
+    """Draw rows for many examples."""
     key = jax.random.key(seed)
-    one = lambda i: draw(index, jax.random.fold_in(key, i), sampling or GoalSampling(), discount)  # noqa: E731
-    return jax.tree.map(np.asarray, jax.jit(jax.vmap(one))(jnp.arange(count)))
+
+    def sample_one(number):
+        return sample_rows(index, jax.random.fold_in(key, number), sampling or GoalSampling(), discount)
+
+    return jax.tree.map(np.asarray, jax.jit(jax.vmap(sample_one))(jnp.arange(count)))
 
 
-def expected_goals(index, sampling, discount):
-    """Probabilities of (row, value goal) and of (row, actor goal), by the definitions, row by row."""
-    rows, begins = len(index.last), index.begins
+def goal_probabilities(index, sampling, discount):
+    """Return the probabilities of (row, value goal) and (row, actor goal), computed row by row."""
+    rows, starts = len(index.last_rows), index.transition_rows
     value, actor = np.zeros((rows, rows)), np.zeros((rows, rows))
-    for row in begins:
-        last = index.last[row]
+    for row in starts:
+        last = index.last_rows[row]
         value[row, row] += sampling.current
-        value[row, begins] += sampling.random / len(begins)
+        value[row, starts] += sampling.random / len(starts)
         for ahead in range(1, 2000):
             probability = (1 - discount) * discount ** (ahead - 1)
             value[row, min(row + ahead, last)] += sampling.future * probability
             actor[row, min(row + ahead, last)] += sampling.near_actor * probability
         later = np.arange(min(row + 1, last), last + 1)
         actor[row, later] += (not sampling.near_actor) / len(later)
-    return value / len(begins), actor / len(begins)
+    return value / len(starts), actor / len(starts)
 
 
 @pytest.mark.parametrize("sampling", [GoalSampling(), GoalSampling(0.1, 0.2, 0.7, near_actor=True)])
-def test_a_million_draws_have_the_stated_frequencies(sampling):
-    """Chi-square over every pair of row and goal that can occur; those that cannot, never do."""
-    index, count = index_of([6, 2, 9]), 1_000_000
-    found = drawn(index, count, sampling)
+def test_a_million_draws_have_the_stated_probabilities(sampling):
+    """Chi-squared test over all pairs of row and goal that are possible; impossible pairs never occur."""
+    index, count = make_index([6, 2, 9]), 1_000_000
+    rows = sample(index, count, sampling)
     for goals, expected in zip(
-        (found.value_goal, found.actor_goal), expected_goals(index, sampling, 0.9), strict=True
+        (rows.value_goal, rows.actor_goal), goal_probabilities(index, sampling, 0.9), strict=True
     ):
-        seen = np.zeros_like(expected)
-        np.add.at(seen, (found.row, goals), 1)
+        counts = np.zeros_like(expected)
+        np.add.at(counts, (rows.row, goals), 1)
         possible = expected > 0
-        assert seen[~possible].sum() == 0
+        assert counts[~possible].sum() == 0
         assert possible.sum() > 30
-        result = scipy.stats.chisquare(seen[possible], count * expected[possible])
+        result = scipy.stats.chisquare(counts[possible], count * expected[possible])
         assert result.pvalue > 1e-3
 
 
-def test_the_chi_square_would_notice():
-    """The same check against shares that are off by a hundredth."""
-    index = index_of([6, 2, 9])
-    found = drawn(index, 1_000_000)
-    expected, _ = expected_goals(index, GoalSampling(0.21, 0.49, 0.3), 0.9)
-    seen = np.zeros_like(expected)
-    np.add.at(seen, (found.row, found.value_goal), 1)
+def test_a_million_draws_reject_probabilities_that_are_off_by_one_percent():
+    index = make_index([6, 2, 9])
+    rows = sample(index, 1_000_000)
+    expected, _ = goal_probabilities(index, GoalSampling(0.21, 0.49, 0.3), 0.9)
+    counts = np.zeros_like(expected)
+    np.add.at(counts, (rows.row, rows.value_goal), 1)
     possible = expected > 0
-    assert scipy.stats.chisquare(seen[possible], 1_000_000 * expected[possible]).pvalue < 1e-9
+    assert scipy.stats.chisquare(counts[possible], 1_000_000 * expected[possible]).pvalue < 1e-9
 
 
 @given(st.lists(st.integers(2, 30), min_size=1, max_size=12), st.integers(0, 2**31 - 1))
 def test_goals_stay_within_their_episode(lengths, seed):
-    index = index_of(lengths)
+    index = make_index(lengths)
     episode = np.repeat(np.arange(len(lengths)), lengths)
-    # Only future goals: what is left of a mixture where nothing may cross.
-    found = drawn(index, 2_000, GoalSampling(0, 1, 0), seed=seed)
+    # Future goals only: goals from anywhere in the dataset may be in another episode.
+    rows = sample(index, 2_000, GoalSampling(0, 1, 0), seed=seed)
     ends = np.cumsum(lengths) - 1
-    for goal in (found.value_goal, found.actor_goal):
-        assert (episode[goal] == episode[found.row]).all()
-        assert (goal < ends[episode[goal]]).all(), "the last state of an episode begins no transition"
-        last = found.row == index.last[found.row]
-        assert (goal[last] == found.row[last]).all()
-        assert (goal[~last] > found.row[~last]).all()
-    assert np.isin(found.row, index.begins).all()
-    anywhere = drawn(index, 2_000, GoalSampling(0, 0, 1), seed=seed)
-    assert np.isin(anywhere.value_goal, index.begins).all()
+    for goal in (rows.value_goal, rows.actor_goal):
+        assert (episode[goal] == episode[rows.row]).all()
+        assert (goal < ends[episode[goal]]).all(), "no transition starts at the last state of an episode"
+        last = rows.row == index.last_rows[rows.row]
+        assert (goal[last] == rows.row[last]).all()
+        assert (goal[~last] > rows.row[~last]).all()
+    assert np.isin(rows.row, index.transition_rows).all()
+    anywhere = sample(index, 2_000, GoalSampling(0, 0, 1), seed=seed)
+    assert np.isin(anywhere.value_goal, index.transition_rows).all()
 
 
-def test_shares_must_make_sense():
+def test_shares_of_goals_sum_to_one():
     with pytest.raises(ValueError, match="sum to 1"):
         GoalSampling(0.5, 0.5, 0.5)
 
 
-def test_the_index_is_small_integers():
-    index = index_of([3, 3])
+def test_the_index_has_32_bit_integers():
+    index = make_index([3, 3])
     assert isinstance(index, EpisodeIndex)
-    assert index.begins.dtype == index.last.dtype == np.int32
+    assert index.transition_rows.dtype == index.last_rows.dtype == np.int32

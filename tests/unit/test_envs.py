@@ -1,4 +1,4 @@
-"""Environments: rewards, limits, new starts, and draws by address."""
+"""Environments of the puzzles: rewards, time limits, resets, random draws, and Gymnasium."""
 
 import gymnasium
 import jax
@@ -10,9 +10,10 @@ from gymnasium.utils.env_checker import check_env
 import looped_actor
 from looped_actor.envs import VectorEnv
 from looped_actor.puzzles.banks import make_bank, starter_bank
+from looped_actor.puzzles.boxoban.env import Boxoban, WindowedBoxoban
 from looped_actor.puzzles.boxoban.rules import BoxobanBoard
 from looped_actor.puzzles.catalogue import BOXOBAN, RUSH_HOUR
-from looped_actor.puzzles.envs import Boxoban, RushHour, WindowedBoxoban
+from looped_actor.puzzles.rush_hour.env import RushHour
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard
 
 RIGHT, LEFT = 1, 3
@@ -111,7 +112,7 @@ def test_solved_in_the_last_step_is_a_termination():
 
 @pytest.mark.parametrize("env", [Boxoban, RushHour])
 def test_a_copy_does_not_depend_on_the_others(env):
-    """The same levels and trajectories for copy 5 among 6 and among 40, more than a block of new starts."""
+    """The same levels and trajectories for copy 5 among 6 and among 40, more than a block of resets."""
     bank = starter_bank("boxoban" if env is Boxoban else "rush-hour")
     env = env(bank.on_device(), time_limit=7)
 
@@ -181,7 +182,7 @@ def test_gymnasium_errors():
 
 
 @pytest.mark.parametrize("name", ["Boxoban", "RushHour"])
-def test_the_plain_face_and_the_jax_one_agree(name):
+def test_the_plain_environment_and_the_jax_one_agree(name):
     plain = gymnasium.make(f"looped_actor/{name}-v0", time_limit=60, disable_env_checker=True).unwrapped
     bank = plain.levels
     env = {"Boxoban": Boxoban, "RushHour": RushHour}[name](bank.on_device(), time_limit=60)

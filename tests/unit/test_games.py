@@ -4,11 +4,9 @@ import numpy as np
 import pytest
 
 from boards import random_boxoban, random_rush_hour
-from looped_actor.puzzles.boxoban import rules as boxoban_game
 from looped_actor.puzzles.boxoban.rules import BoxobanBoard
-from looped_actor.puzzles.catalogue import GAMES
+from looped_actor.puzzles.catalogue import GAMES, game_named, game_of
 from looped_actor.puzzles.grid import Direction, LevelError
-from looped_actor.puzzles.rush_hour import rules as rush_hour_game
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard, Vehicle
 
 BOXOBAN = """\
@@ -55,8 +53,8 @@ def test_rush_hour_slides():
 
 def test_a_move_slides_any_distance():
     board = RushHourBoard.parse("AA..\n....\n....\n....")
-    assert {b.red.column for b in board.moves()} == {1, 2}
-    assert sum(b.solved for b in board.moves()) == 1
+    assert {b.red.column for b in board.neighbours()} == {1, 2}
+    assert sum(b.solved for b in board.neighbours()) == 1
 
 
 @pytest.mark.parametrize("make", [random_boxoban, random_rush_hour])
@@ -115,25 +113,46 @@ def test_what_is_wrong_with_a_rush_hour_board(text, problem):
     assert str(error.value).startswith("f:")
 
 
-@pytest.mark.parametrize(("game", "module"), [("boxoban", boxoban_game), ("rush-hour", rush_hour_game)])
-def test_many_boards_are_checked_as_one_is(game, module):
-    """Random sums, and boards with one cell changed."""
-    rng = np.random.default_rng(1)
-    kinds = np.array(GAMES[game].kinds, np.uint8)
-    make = random_boxoban if game == "boxoban" else random_rush_hour
+@pytest.mark.parametrize(("name", "make"), [("boxoban", random_boxoban), ("rush-hour", random_rush_hour)])
+def test_many_boards_are_checked_as_one_is(name, make):
+    """Boards, most of them with one cell changed."""
+    rng, game = np.random.default_rng(1), GAMES[name]
+    kinds = np.array(game.kinds, np.uint8)
     boards = []
     for _ in range(400):
         cells = make(rng, shape=(4, 5)).to_cells()
         if rng.random() < 0.7:
             cells[rng.integers(4), rng.integers(5)] = rng.choice(kinds)
         boards.append(cells)
-    answers = module.valid(np.stack(boards))
+    answers = game.valid(np.stack(boards))
     for cells, answer in zip(boards, answers, strict=True):
         try:
-            board = GAMES[game].from_cells(cells)
+            board = game.board.from_cells(cells)
             np.testing.assert_array_equal(board.to_cells(), cells)
         except LevelError:
             assert not answer
         else:
             assert answer
     assert 50 < answers.sum() < 350
+
+
+@pytest.mark.parametrize("make", [random_boxoban, random_rush_hour])
+def test_every_action_has_one_name(make):
+    rng = np.random.default_rng(2)
+    for _ in range(30):
+        board = make(rng)
+        game = game_of(board)
+        groups = game.name_actions(board)
+        actions = [action for group in groups for action in group.actions]
+        assert sorted(actions) == list(range(game.num_actions(board.height, board.width)))
+        assert len({group.name for group in groups}) == len(groups)
+        for group in groups:
+            assert len({game.step(board, action) for action in group.actions}) <= 1
+            located = [game.locate_action(board, action) for action in group.actions]
+            assert all(place is None or place[1].arrow in group.name for place in located)
+            assert all((place is None) == (group.name == "no car") for place in located)
+
+
+def test_a_game_that_is_not_there():
+    with pytest.raises(LevelError, match="'chess' is none of the games boxoban, rush-hour"):
+        game_named("chess")

@@ -20,7 +20,7 @@ from looped_actor.reproduction.grid import RunKey, Study
 from looped_actor.reproduction.report import write_report
 from looped_actor.reproduction.seeds import difference_rows, ends_table, is_climbing, over_seeds, verdict
 from looped_actor.robots.ogbench import TASKS as WORLD_TASKS
-from looped_actor.robots.ogbench import WORLDS
+from looped_actor.robots.ogbench import ENVIRONMENTS
 from looped_actor.runs.config import write_config
 from looped_actor.runs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
 from looped_actor.runs.registry import run_of
@@ -116,23 +116,23 @@ def test_an_arm_that_still_climbs_is_not_compared(last, climbs):
 
 def test_the_papers_table_adds_up():
     """A world's rate is the mean of its five tasks: what was copied is what stands there."""
-    for world in WORLDS:
+    for world in ENVIRONMENTS:
         for arm in paper_numbers.WORLD_ARMS:
-            whole = paper_numbers.WORLDS[world, 0, arm].mean
-            tasks = [paper_numbers.WORLDS[world, task, arm].mean for task in WORLD_TASKS]
+            whole = paper_numbers.ENVIRONMENTS[world, 0, arm].mean
+            tasks = [paper_numbers.ENVIRONMENTS[world, task, arm].mean for task in WORLD_TASKS]
             assert np.mean(tasks) == pytest.approx(whole, abs=0.0007), (world, arm)
     overall = [
-        np.mean([paper_numbers.WORLDS[w, 0, arm].mean for w in WORLDS]) for arm in paper_numbers.WORLD_ARMS
+        np.mean([paper_numbers.ENVIRONMENTS[w, 0, arm].mean for w in ENVIRONMENTS]) for arm in paper_numbers.WORLD_ARMS
     ]
     assert overall == pytest.approx([0.330, 0.685, 0.697], abs=0.0006)
 
 
 def test_presets_for_all_22_tasks_and_all_arms():
     """Two puzzles and the five tasks of four worlds, at every scale, by every learner and arm."""
-    assert 2 + sum(len(paper_numbers.WORLD_TASKS[world]) for world in WORLDS) == 22
+    assert 2 + sum(len(paper_numbers.WORLD_TASKS[world]) for world in ENVIRONMENTS) == 22
     for task, shape in TASKS.items():
         for scale in ("micro", "small", "paper"):
-            for learner in ("ppo",) if task in WORLDS else ("ppo", "imitation"):
+            for learner in ("ppo",) if task in ENVIRONMENTS else ("ppo", "imitation"):
                 for arm in arms_for(shape):
                     config = preset(task, scale, arm, learner)
                     assert (config.task, config.scale, config.arm) == (task, scale, arm)

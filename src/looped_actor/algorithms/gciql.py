@@ -1,8 +1,9 @@
 """Goal-conditioned implicit Q-learning with a DDPG+BC actor: draw batches, update value, critics and actor.
 
-Three losses, as in the paper's equation for offline learning. The *value* is an expectile of the target critics' values
-of the actions in the data, so no other action is ever evaluated. The *critics* bootstrap from the value, one step or a
-few later: every step costs 1 until the goal is reached. The *actor* maximises the critics and stays near the data.
+Three losses, as in the paper's equation for offline learning. The *value* is an expectile of the target
+critics' values of the actions in the data, so no other action is ever evaluated. The *critics* bootstrap from
+the value, one step or a few later: every step costs 1 until the goal is reached. The *actor* maximises the
+critics and stays near the data.
 """
 
 import functools
@@ -98,7 +99,8 @@ class GCIQLConfig:
 
 
 class Nets(NamedTuple):
-    """Parameters of all nets, or one thing for each of the three. The actor is None if critics learn alone."""
+    """Parameters of all nets, or one thing for each of the three. The actor is None if critics learn
+    alone."""
 
     value: Any
     critics: Any
@@ -325,9 +327,9 @@ class GCIQL(Trainer):
     def _actor_gradient(self, weights: Weights, critics: CriticFn, batch: GoalBatch) -> MeanGradient:
         """Return the gradient of the actor.
 
-        A looped actor first decides for the whole batch, to get the scale of Q, which belongs to the whole batch while
-        its gradient is taken of few examples at a time, and the depth of each example, by which they are packed: data
-        has no depths from acting, as PPO's has.
+        A looped actor first decides for the whole batch, to get the scale of Q, which belongs to the whole
+        batch while its gradient is taken of few examples at a time, and the depth of each example, by which
+        they are packed: data has no depths from acting, as PPO's has.
         """
         definition = self.definitions.actor
         observation = GoalObservation(batch.state, batch.actor_goal)
@@ -367,7 +369,9 @@ class GCIQL(Trainer):
         return {"iterate": trace}
 
 
-def _batch_gradient(loss: Callable[[Any], tuple[Array, dict[str, Array]]], parameters: PyTree) -> MeanGradient:
+def _batch_gradient(
+    loss: Callable[[Any], tuple[Array, dict[str, Array]]], parameters: PyTree
+) -> MeanGradient:
     """Return the gradient of the mean of a loss of each example."""
 
     def mean_loss(parameters: PyTree) -> tuple[Array, Any]:

@@ -45,10 +45,10 @@ class _Step(NamedTuple):
 class GymnasiumRollouts:
     """Rollouts of a Gymnasium vector environment, all copies at once.
 
-    Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped to their
-    bounds. A step counts as a success if the environment's info says `is_success`; the metric is NaN if it never does.
-    The environments keep their own state, so a run can be continued from the last state only, and a checkpoint holds
-    the policy but not the environments.
+    Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped
+    to their bounds. A step counts as a success if the environment's info says `is_success`; the metric is NaN
+    if it never does. The environments keep their own state, so a run can be continued from the last state
+    only, and a checkpoint holds the policy but not the environments.
     """
 
     def __init__(self, env: GymnasiumVector, num_envs: int, rollout_steps: int, mesh: Mesh):
@@ -173,13 +173,9 @@ class GymnasiumRollouts:
         )
         done = terminated | truncated
         running = jax.tree.map(lambda leaf: np.where(done, np.zeros_like(leaf), leaf), episode)
-        envs = state.envs._replace(
-            statistics=running, episode=(state.envs.episode + done).astype(np.int32)
-        )
+        envs = state.envs._replace(statistics=running, episode=(state.envs.episode + done).astype(np.int32))
         # A copy: some environments write their next observation into the same array.
-        return EnvState(
-            envs, np.array(observation), decided.loops, decided.carry.restart(done)
-        ), transition  # type: ignore[arg-type]
+        return EnvState(envs, np.array(observation), decided.loops, decided.carry.restart(done)), transition  # type: ignore[arg-type]
 
     def _success_metric(self, success: Bool[Array | np.ndarray, " b"], dtype: Any) -> Any:
         """Return success as numbers, NaN as long as no info had `is_success`."""

@@ -1,13 +1,13 @@
 """Imitation of a solver: collect, let the solver label the states, update on minibatches.
 
-The loss is the cross-entropy to a *set*: all optimal actions of a state count as one, however the policy divides its
-probability among them. States come from the policy's own rollouts and from the solver's, so the policy learns where it
-errs as well as where it should be.
+The loss is the cross-entropy to a *set*: all optimal actions of a state count as one, however the policy
+divides its probability among them. States come from the policy's own rollouts and from the solver's, so the
+policy learns where it errs as well as where it should be.
 
-The devices act and learn; in between, every host lets the solver label what its own devices have observed. The solver
-also acts in a share of the environments: before a rollout it gives a shortest solution from the state of each of them,
-and after the end of that solution the policy continues. A state that cannot be solved any more teaches nothing, so its
-environment starts a new episode.
+The devices act and learn; in between, every host lets the solver label what its own devices have observed.
+The solver also acts in a share of the environments: before a rollout it gives a shortest solution from the
+state of each of them, and after the end of that solution the policy continues. A state that cannot be solved
+any more teaches nothing, so its environment starts a new episode.
 """
 
 import functools
@@ -172,7 +172,8 @@ class Imitation(Trainer):
         return passed[1:] > passed[:-1]
 
     def _solver_actions(self, state: OnlineState) -> Int[Array, "t b"]:
-        """Return a solution from the state of each of the solver's environments, and -1 where the policy acts."""
+        """Return a solution from the state of each of the solver's environments, and -1 where the policy
+        acts."""
         steps, env_state = self.config.rollout_steps, state.env_state
         copy, length = own_rows(env_state.envs.copy), own_rows(env_state.envs.statistics.length)
         actions = np.full((len(copy), steps), -1, np.int32)
@@ -225,9 +226,7 @@ class Imitation(Trainer):
         state = learner.update_statistics(state, rollout, learned=False)
         labelled = labels.optimal.any(axis=-1)
         batch = LabelledBatch(steps.observation, labels.optimal, steps.loops, steps.carry)
-        learned, updates = learner.updates(
-            state, flatten_time(batch), imitation_loss, flatten_time(labelled)
-        )
+        learned, updates = learner.updates(state, flatten_time(batch), imitation_loss, flatten_time(labelled))
         metrics = rollout_metrics(self.config, rollout, learned, updates, by_policy) | carry_kl
         metrics["accuracy"] = mean_over_applied(updates, updates.metrics["accuracy"])
         metrics["entropy"] = mean_over_applied(updates, updates.metrics["entropy"])

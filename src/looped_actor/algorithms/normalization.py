@@ -1,8 +1,8 @@
 """Running statistics of observations, by which policies normalise their inputs to mean 0 and variance 1.
 
-The last axis of an observation holds features (the planes of a board, the scalars of a vector); the statistics
-average over all others, so that they, like the parameters, do not depend on the size of a board. In the authors'
-recipe each cell of a board has statistics of its own.
+The last axis of an observation holds features (the planes of a board, the scalars of a vector); the
+statistics average over all others, so that they, like the parameters, do not depend on the size of a board.
+In the authors' recipe each cell of a board has statistics of its own.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,8 @@ class RunningStatistics(NamedTuple):
         return jnp.sqrt(self.squares / jnp.maximum(self.seen, 1))
 
     def update(self, observation: Shaped[Array, "... n"], axis: str | None = None) -> "RunningStatistics":
-        """Return the statistics with a batch added, by Chan's parallel formula; skip a batch that is not finite.
+        """Return the statistics with a batch added, by Chan's parallel formula; skip a batch that is not
+        finite.
 
         Args:
           observation: the batch.

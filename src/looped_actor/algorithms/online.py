@@ -1,8 +1,8 @@
 """Parts that PPO and imitation share: configuration, state, minibatch updates and metrics.
 
-Minibatches are stratified so that no example has to move between devices: each takes equally many examples from every
-group of environments, a group being as small as divides evenly. So the same run results on any number of devices, up to
-the order in which numbers are summed.
+Minibatches are stratified so that no example has to move between devices: each takes equally many examples
+from every group of environments, a group being as small as divides evenly. So the same run results on any
+number of devices, up to the order in which numbers are summed.
 """
 
 import functools
@@ -193,7 +193,9 @@ class MinibatchLearner:
         )
         return weights, carry(weights, observation)
 
-    def init(self, mesh: Mesh, root: UInt32[Array, "2"], weights: Weights, env_state: EnvState) -> OnlineState:
+    def init(
+        self, mesh: Mesh, root: UInt32[Array, "2"], weights: Weights, env_state: EnvState
+    ) -> OnlineState:
         """Return the state of a new run."""
         learner = init_learner(weights.parameters, self.optimizer)
         learner, iteration, root = replicate(mesh, (learner, jnp.int32(0), root))
@@ -237,9 +239,9 @@ class MinibatchLearner:
     ) -> Int[Array, "updates m"]:
         """Return the rows of this device's examples for every update of an iteration.
 
-        Each epoch, each group shuffles its examples, and a minibatch takes its share of every group. If some are not
-        usable, the usable ones of their group take their places in turn. Or, by the recipe, time steps are shuffled,
-        and a minibatch takes some of them whole.
+        Each epoch, each group shuffles its examples, and a minibatch takes its share of every group. If some
+        are not usable, the usable ones of their group take their places in turn. Or, by the recipe, time
+        steps are shuffled, and a minibatch takes some of them whole.
         """
         copies = state.env_state.envs.copy
         key = addressed_key(state.root, Stream.SHUFFLE, state.iteration)
@@ -252,8 +254,8 @@ class MinibatchLearner:
     ) -> dict[str, Float[Array, ""]]:
         """Return how much carried latents matter, by the last step of a rollout; empty if nothing is carried.
 
-        Both numbers are KL from the policy that acted to the same weights computed again: without the carry, and with
-        the carry as it was stored. With `counted`, of these environments.
+        Both numbers are KL from the policy that acted to the same weights computed again: without the carry,
+        and with the carry as it was stored. With `counted`, of these environments.
         """
         last: Transition = jax.tree.map(lambda leaf: leaf[-1], rollout.steps)
         if last.carry.is_empty:
@@ -270,7 +272,8 @@ class MinibatchLearner:
         return {"fresh_start_kl": kl(None), "stored_start_kl": kl(last.carry)}
 
     def update_statistics(self, state: OnlineState, rollout: Rollout, learned: bool) -> OnlineState:
-        """Count the observations of a rollout, at the moment that the recipe says: before or after learning."""
+        """Count the observations of a rollout, at the moment that the recipe says: before or after
+        learning."""
         if learned == self.recipe.statistics_before_learning:
             return state
         return state._replace(statistics=state.statistics.update(rollout.steps.observation, DATA))

@@ -1,7 +1,7 @@
 """Proximal policy optimization: collect, compute advantages, update on minibatches.
 
-Policy and value are read from the same latent at the loop at which a decision stops. An update computes both again with
-their own halting, so an example may stop at another loop than it did when acting.
+Policy and value are read from the same latent at the loop at which a decision stops. An update computes both
+again with their own halting, so an example may stop at another loop than it did when acting.
 """
 
 import functools
@@ -183,9 +183,7 @@ class PPO(Trainer):
     @functools.cached_property
     def _iterate_jit(self) -> Any:
         """A whole iteration as one program on all devices."""
-        return jit_per_device(
-            self.mesh, self._iterate, (REPLICATED, STATE_SPECS), (STATE_SPECS, REPLICATED)
-        )
+        return jit_per_device(self.mesh, self._iterate, (REPLICATED, STATE_SPECS), (STATE_SPECS, REPLICATED))
 
     @functools.cached_property
     def _learn_jit(self) -> Any:
@@ -300,8 +298,8 @@ def advantages(
 ) -> Targets:
     """Return the advantages and lambda-returns of a rollout, in the form of Brax that the paper uses.
 
-    A termination cuts the return. A time-out does not: the return after it is unknown, so the step that timed out has
-    advantage 0 and its own value as target, and the steps before it bootstrap from its value.
+    A termination cuts the return. A time-out does not: the return after it is unknown, so the step that timed
+    out has advantage 0 and its own value as target, and the steps before it bootstrap from its value.
 
     Args:
       reward: reward of each step.

@@ -22,12 +22,12 @@ class Recipe:
     hard_resets: int = 0
     """Number of times in a run that all environments start a new episode together."""
     cell_statistics: bool = False
-    """Normalise each cell of a board by its own statistics, with a floor of 1e-6, instead of each plane by one
-    for all cells, with a floor of 1e-3. Such a policy plays boards of one size."""
+    """Normalise each cell of a board by its own statistics, with a floor of 1e-6, instead of each plane by
+    one for all cells, with a floor of 1e-3. Such a policy plays boards of one size."""
     statistics_before_learning: bool = False
     """Update the statistics between acting and learning: the first rollout acts on raw observations, and the
-    value after the last step uses the updated statistics. False: they start from the first observations, and a
-    rollout counts after it was learned from."""
+    value after the last step uses the updated statistics. False: they start from the first observations, and
+    a rollout counts after it was learned from."""
 
     def __post_init__(self) -> None:
         if self.hard_resets < 0:

@@ -1,8 +1,8 @@
 """Rollouts: steps of many environments by the policy as it is.
 
-`stream_rollout` is how they are computed; `rollout`, in which all environments wait for the deepest decision, is its
-oracle. An action depends on the number of the environment and the step, never on the device, the batch or the order in
-which it was computed, so both give the same rollout.
+`stream_rollout` is how they are computed; `rollout`, in which all environments wait for the deepest decision,
+is its oracle. An action depends on the number of the environment and the step, never on the device, the batch
+or the order in which it was computed, so both give the same rollout.
 """
 
 from dataclasses import dataclass
@@ -252,8 +252,8 @@ def stream_rollout(
 def _flatten_observation(transition: Transition) -> Transition:
     """Return the transition with each observation as one row of numbers.
 
-    A rollout under way is rewritten all the time, and the short last axis of boards and planes would be padded to 128
-    numbers on a TPU.
+    A rollout under way is rewritten all the time, and the short last axis of boards and planes would be
+    padded to 128 numbers on a TPU.
     """
     return jax.tree.map(lambda leaf: leaf.reshape(len(leaf), -1) if leaf.ndim > 1 else leaf, transition)
 
@@ -279,7 +279,8 @@ def _step_envs(
     given: Int[Array, " b"] | None = None,
     acting: Bool[Array, " b"] | None = None,
 ) -> tuple[EnvState, Transition]:
-    """Carry out the decisions of all environments, or of those in `acting`; given actions replace the policy's."""
+    """Carry out the decisions of all environments, or of those in `acting`; given actions replace the
+    policy's."""
     decision: PolicyOutput = output.decision
     assert decision.value is not None
     action = sample_actions(decision.distribution, state.envs.copy, root, step)

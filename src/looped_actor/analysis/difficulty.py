@@ -1,4 +1,4 @@
-"""Is computation spent where it is needed: loops of a state against how far it is from solved."""
+"""Loops of every visited state against its distance from solved: is computation spent where it is needed?"""
 
 import pathlib
 from collections.abc import Sequence
@@ -10,81 +10,125 @@ import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import Bool, Int, UInt8
 
-from looped_actor.analysis.drawing import ABOUT, COLOURS, TITLES, Drawn, FigureKind, label_of, new_axes
-from looped_actor.analysis.requests import DifficultyRequest
-from looped_actor.analysis.study import Stage, finish, parts_of, quietly, subjects
-from looped_actor.analysis.tables import Row, distinct, of
+from looped_actor.analysis.drawing import (
+    COLOURS,
+    RUN_COLUMNS,
+    TITLES,
+    CaptionedFigure,
+    FigureKind,
+    full_label,
+    label_of,
+    new_axes,
+)
+from looped_actor.analysis.options import DifficultyOptions
+from looped_actor.analysis.study import Analysis, ProgressFactory, name_policies, run_columns, silent
+from looped_actor.analysis.tables import Row, distinct, rows_where
 from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.evaluation.levels import Played
 from looped_actor.policy.policy import Policy
 from looped_actor.puzzles.banks import make_bank
-from looped_actor.puzzles.catalogue import GAMES, Game
+from looped_actor.puzzles.catalogue import GAMES
+from looped_actor.puzzles.game import Game
+from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import solve_bank
-from looped_actor.puzzles.solve_status import SolveStatus
 from looped_actor.puzzles.teachers import distinct_boards
+from looped_actor.runs.puzzle import level_player, test_bank
+from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import Progress, default_workers, no_progress
 
-FEWEST_LEVELS = 5
-"""Means over fewer levels are in the table and not in the figure."""
-LEVELS_AT_ONCE = 128
-"""Per device: every state of their episodes is kept."""
-MEASURES = {"boxoban": "pushes", "rush-hour": "moves"}
+BATCH = 128
+"""Levels that each device plays at a time: every state of their episodes is kept."""
+NODE_LIMIT = 300_000
+"""States after which the search for a solution gives up; the distance is then unknown."""
+MIN_LEVELS = 5
+"""Means over fewer levels are in the table, and not in the figure."""
 LOST, UNKNOWN = -1, -2
-"""Instead of a number: there is no solution any more; the search gave up."""
+"""Instead of a distance: no solution exists any more; the search gave up."""
+
+
+def analyze_difficulty(
+    policies: Sequence[Policy], options: DifficultyOptions, mesh: Mesh, progress: ProgressFactory = silent
+) -> str:
+    """Play levels, solve every visited state, and tabulate loops by distance from solved."""
+    analysis, rows = Analysis(DIFFICULTY, options.out, mesh, progress), list[Row]()
+    for name, policy in name_policies(policies).items():
+        if policy.config.task not in GAMES:
+            raise UserError(
+                f"{policy.folder} is of {policy.config.task}: only states of puzzles can be solved"
+            )
+        game, bank = GAMES[policy.config.task], test_bank(policy, options.levels)
+        levels = bank.on_device(options.count)
+        player = level_player(policy.spec, levels, mesh, carry_latent=policy.carry_latent)
+        with progress(f"{name}: playing") as report:
+            played = replace(player, batch=BATCH).record(policy.weights, _record_cells, report)
+        with progress(f"{name}: solving every state") as report:
+            states = visited_states(
+                game,
+                (bank.info.height, bank.info.width),
+                played,
+                workers=options.workers or default_workers(),
+                parts=analysis.parts,
+                progress=report,
+            )
+        rows += difficulty_table(states, {**run_columns(name, policy.config), "measure": game.distance})
+    return analysis.finish(rows)
+
+
+def _record_cells(state: Any, output: Any) -> Any:
+    return state.cells
 
 
 class VisitedStates(NamedTuple):
-    """Every decision of a trace, as one long row."""
+    """All decisions of some episodes, one after the other."""
 
     level: Int[np.ndarray, " s"]
     loops: Int[np.ndarray, " s"]
     new: Bool[np.ndarray, " s"]
     """Whether the state had not occurred before in its episode."""
     solved: Bool[np.ndarray, " s"]
-    """Whether its episode was."""
+    """Whether the episode was solved."""
     remaining: Int[np.ndarray, " s"]
-    """Pushes or moves of an optimal solution; or `LOST`, or `UNKNOWN`."""
+    """Pushes or moves of an optimal solution from the state; or `LOST`, or `UNKNOWN`."""
 
 
-def remaining_of(
-    game: Game,
-    boards: UInt8[np.ndarray, "n h w"],
-    *,
-    workers: int = 1,
-    node_limit: int = 300_000,
-    parts: pathlib.Path | None = None,
-    progress: Progress = no_progress,
-) -> Int[np.ndarray, " n"]:
-    """Pushes (Boxoban) or moves (Rush Hour) of the solution with the fewest moves, or `LOST` or `UNKNOWN`."""
-    distinct, place = distinct_boards(boards)
-    bank = make_bank(game, distinct, source="visited states", licence="")
-    found = solve_bank(bank, node_limit=node_limit, workers=workers, parts=parts, progress=progress)
-    counts = found.push_counts if game.name == "boxoban" else found.move_counts
-    remaining = counts.astype(np.int64)
-    remaining[found.status == SolveStatus.UNSOLVABLE.value] = LOST
-    remaining[found.status == SolveStatus.NOT_WITHIN_LIMIT.value] = UNKNOWN
-    return remaining[place]
-
-
-def visited_states(game: Game, shape: tuple[int, int], played: Played, **options: Any) -> VisitedStates:
-    """The decisions of a trace of cells, each with its distance from solved, as `remaining_of` finds it."""
+def visited_states(game: Game[Any], shape: tuple[int, int], played: Played, **options: Any) -> VisitedStates:
+    """Return the decisions of a trace of cells. The options are those of `solve_distances`."""
     assert played.trace is not None
-    seen, loops, taken = jax.tree.map(np.asarray, played.trace)
-    step, level = np.nonzero(taken)
+    recorded, loops, mask = jax.tree.map(np.asarray, played.trace)
+    step, level = np.nonzero(mask)
     return VisitedStates(
-        level,
-        loops[step, level],
-        played.new_states()[level, step],
-        np.asarray(played.episodes.success)[level],
-        remaining_of(game, seen[step, level].reshape(-1, *shape), **options),
+        level=level,
+        loops=loops[step, level],
+        new=played.new_states()[level, step],
+        solved=np.asarray(played.episodes.success)[level],
+        remaining=solve_distances(game, recorded[step, level].reshape(-1, *shape), **options),
     )
 
 
-def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
-    """Return a row for each outcome and distance: how many states, of how many levels, and their mean loops.
+def solve_distances(
+    game: Game[Any],
+    boards: UInt8[np.ndarray, "n h w"],
+    *,
+    node_limit: int = NODE_LIMIT,
+    workers: int = 1,
+    parts: pathlib.Path | None = None,
+    progress: Progress = no_progress,
+) -> Int[np.ndarray, " n"]:
+    """Return the pushes (Boxoban) or moves (Rush Hour) of a move-optimal solution, or `LOST` or `UNKNOWN`."""
+    distinct, place = distinct_boards(boards)
+    bank = make_bank(game, distinct, source="visited states", licence="")
+    solutions = solve_bank(bank, node_limit=node_limit, workers=workers, parts=parts, progress=progress)
+    counts = solutions.push_counts if game.distance == "pushes" else solutions.move_counts
+    distances = counts.astype(np.int64)
+    distances[solutions.status == SolveStatus.UNSOLVABLE.value] = LOST
+    distances[solutions.status == SolveStatus.NOT_WITHIN_LIMIT.value] = UNKNOWN
+    return distances[place]
 
-    Over all decisions, and over those about states that are new in their episode. States of one episode are
-    alike, so intervals are those of levels drawn anew, not of states.
+
+def difficulty_table(states: VisitedStates, columns: Row) -> list[Row]:
+    """Return a row for each outcome and distance, with mean loops over all states and over new ones.
+
+    Intervals count levels, not states: states of one episode are not independent.
     """
     rows = []
     for outcome, chosen in (("solved", states.solved), ("failed", ~states.solved)):
@@ -92,10 +136,10 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
             here = chosen & (states.remaining == remaining)
             mean, (low, high) = clustered_mean(states.loops[here], states.level[here])
             new = here & states.new
-            on_new, (new_low, new_high) = clustered_mean(states.loops[new], states.level[new])
+            new_mean, (new_low, new_high) = clustered_mean(states.loops[new], states.level[new])
             rows.append(
                 {
-                    **about,
+                    **columns,
                     "outcome": outcome,
                     "remaining": {LOST: "lost", UNKNOWN: "unknown"}.get(int(remaining), int(remaining)),
                     "states": int(here.sum()),
@@ -104,7 +148,7 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
                     "low": low,
                     "high": high,
                     "new_states": int(new.sum()),
-                    "loops_new_states": on_new,
+                    "loops_new_states": new_mean,
                     "low_new_states": new_low,
                     "high_new_states": new_high,
                 }
@@ -112,100 +156,70 @@ def difficulty_table(states: VisitedStates, about: Row) -> list[Row]:
     return rows
 
 
-def analyse_difficulty(
-    policies: Sequence[Policy], request: DifficultyRequest, mesh: Mesh, stage: Stage = quietly
-) -> str:
-    """Loops of every state that policies visit, against its distance from solved."""
-    rows: list[Row] = []
-    for subject in subjects(policies, mesh):
-        run, task = subject.run.puzzle, subject.policy.config.task
-        bank = run.bank_to_play(request.levels)
-        player = run.player(bank, starting=subject.policy.starting, count=request.count)
-        player = replace(player, batch=LEVELS_AT_ONCE)
-        with stage(f"{subject.name}: playing") as progress:
-            played = player.record(subject.policy.weights, lambda state, decision: state.cells, progress)
-        with stage(f"{subject.name}: solving every state") as progress:
-            states = visited_states(
-                GAMES[task],
-                (bank.info.height, bank.info.width),
-                played,
-                workers=request.workers or default_workers(),
-                node_limit=request.node_limit,
-                parts=parts_of(request.out, "difficulty"),
-                progress=progress,
-            )
-        rows += difficulty_table(states, {**subject.about, "measure": MEASURES[task]})
-    return finish(request.out, "difficulty", rows, DIFFICULTY)
-
-
-def _draw(rows: Sequence[Row]) -> Drawn:
-    """Draw mean loops against remaining pushes or moves, by outcome; below, how many states there were."""
+def _draw_difficulty(rows: Sequence[Row]) -> CaptionedFigure:
+    """Draw mean loops against remaining pushes or moves, by outcome; below, the numbers of states."""
     runs = distinct(rows, "run")
     figure, axes = new_axes(len(runs), rows=2, height=2.6)
     panels = zip(*axes, runs, strict=True)
-    said = [_draw_panel(top, below, of(rows, run=run)) for top, below, run in panels]
-    return Drawn(figure, " ".join(said))
+    captions = [_draw_run(top, below, rows_where(rows, run=run)) for top, below, run in panels]
+    return CaptionedFigure(figure, " ".join(captions))
 
 
-def _draw_panel(top: Any, below: Any, rows: Sequence[Row]) -> str:
-    task, one = rows[0]["task"], {"pushes": "push", "moves": "move"}[rows[0]["measure"]]
-    said, separated = (
-        [],
-        rows[0].get("new_states") is not None,
-    )  # tables of older versions have no such column
-    for outcome, colour, aside in (("solved", COLOURS[1], -0.2), ("failed", COLOURS[0], 0.2)):
-        known = [row for row in of(rows, outcome=outcome) if isinstance(row["remaining"], int)]
+def _draw_run(top: Any, below: Any, rows: Sequence[Row]) -> str:
+    unit = {"pushes": "push", "moves": "move"}[rows[0]["measure"]]
+    has_new = rows[0].get("new_states") is not None  # missing in tables of older versions
+    slopes = []
+    for outcome, colour, offset in (("solved", COLOURS[1], -0.2), ("failed", COLOURS[0], 0.2)):
+        known = [row for row in rows_where(rows, outcome=outcome) if isinstance(row["remaining"], int)]
         if not known:
             continue
-        every = _line(known, "")
-        shown = np.array([row["levels"] >= FEWEST_LEVELS for row in known])
-        first, label = (
-            (_line(known, "_new_states"), f"{outcome}, new states")
-            if separated
-            else (every, f"{outcome} episodes")
-        )
-        top.plot(first.x[shown], first.loops[shown], color=colour, marker="o", markersize=3, label=label)
-        low, high = first.low[shown], first.high[shown]
-        top.fill_between(first.x[shown], low, high, color=colour, alpha=0.18, linewidth=0)
-        below.bar(first.x + aside, first.states, 0.4, color=colour)
-        slopes = f"{first.slope():+.3f}" if len(known) > 1 else ""
-        if separated:
+        all_decisions = _line(known)
+        line = _line(known, "_new_states") if has_new else all_decisions
+        label = f"{outcome}, new states" if has_new else f"{outcome} episodes"
+        shown = np.array([row["levels"] >= MIN_LEVELS for row in known])
+        top.plot(line.x[shown], line.loops[shown], color=colour, marker="o", markersize=3, label=label)
+        low, high = line.low[shown], line.high[shown]
+        top.fill_between(line.x[shown], low, high, color=colour, alpha=0.18, linewidth=0)
+        below.bar(line.x + offset, line.states, 0.4, color=colour)
+        if has_new:
             style = {"color": colour, "linestyle": "--", "linewidth": 1}
-            top.plot(every.x[shown], every.loops[shown], **style, label=f"{outcome}, all decisions")
-            below.bar(every.x + aside, every.states, 0.4, edgecolor=colour, fill=False, linestyle="--")
-            slopes = slopes and f"{slopes} ({every.slope():+.3f} over all decisions)"
-        if slopes:
-            said.append(f"{slopes} loops per remaining {one} in {outcome} episodes")
-    lost = of(rows, remaining="lost")
-    for row in lost:
-        loops = row["loops_new_states"] if separated else row["loops"]
-        top.axhline(
-            loops, color=COLOURS[0], linestyle=":", linewidth=1, label="lost" + ", new states" * separated
-        )
-    top.set(title=f"{TITLES[task]}: {label_of(rows[0])}", ylabel="mean loops (95% interval)")
+            label = f"{outcome}, all decisions"
+            top.plot(all_decisions.x[shown], all_decisions.loops[shown], **style, label=label)
+            x, states = all_decisions.x + offset, all_decisions.states
+            below.bar(x, states, 0.4, edgecolor=colour, fill=False, linestyle="--")
+        if len(known) > 1:
+            other = f" ({all_decisions.slope():+.3f} over all decisions)" if has_new else ""
+            slopes.append(f"{line.slope():+.3f} loops per remaining {unit} in {outcome} episodes{other}")
+    for row in rows_where(rows, remaining="lost"):
+        loops = row["loops_new_states"] if has_new else row["loops"]
+        label = "unsolvable, new states" if has_new else "unsolvable"
+        top.axhline(loops, color=COLOURS[0], linestyle=":", linewidth=1, label=label)
+    title = f"{rows[0]['run']}\n{TITLES[rows[0]['task']]}: {label_of(rows[0])}"
+    top.set(title=title, ylabel="mean loops (95% interval)")
     below.set(xlabel=f"remaining optimal {rows[0]['measure']}", ylabel="states", yscale="log")
     top.legend(frameon=False, fontsize=8)
-    states, beyond = (sum(row["states"] for row in some) for some in (rows, lost))
-    counted = f"{states:,} decisions, {beyond:,} of them where the level is lost"
-    if separated:
-        counted = (
-            f"{sum(row['new_states'] for row in rows):,} states that are new in their episode, of {counted}"
-        )
-        outcomes = "; ".join(
-            f"{outcome} {_means(of(rows, outcome=outcome))}" for outcome in distinct(rows, "outcome")
-        )
-        counted = f"{counted}; mean loops on new states: {outcomes}"
-    fits = " and ".join(said) or "too few states to fit a line"
-    return f"{TITLES[task]}, {label_of(rows[0])}: {'on new states ' * separated}{fits} ({counted})."
+    where = "in new states " if has_new else ""
+    fits = f"{where}{' and '.join(slopes)}" if slopes else "too few states to fit a line"
+    return f"{full_label(rows[0])}: {fits}; {_count_states(rows, has_new)}."
 
 
-def _means(rows: Sequence[Row]) -> str:
-    """Return the mean loops on new states, and over all decisions, in words."""
-    on_new, every = (
-        np.average([row[loops] for row in rows], weights=[row[states] for row in rows])
-        for loops, states in (("loops_new_states", "new_states"), ("loops", "states"))
-    )
-    return f"{on_new:.2f} (all decisions {every:.2f})"
+def _count_states(rows: Sequence[Row], has_new: bool) -> str:
+    """Return the numbers of states, and mean loops in new ones if the table has them, in words."""
+    states, lost = (sum(row["states"] for row in some) for some in (rows, rows_where(rows, remaining="lost")))
+    counts = f"{states:,} decisions, {lost:,} of them in states without a solution"
+    if not has_new:
+        return counts
+    means = []
+    for outcome in distinct(rows, "outcome"):
+        own = rows_where(rows, outcome=outcome)
+        new_mean, mean = _mean(own, "loops_new_states", "new_states"), _mean(own, "loops", "states")
+        means.append(f"{outcome} {new_mean:.2f} (all decisions {mean:.2f})")
+    new_states = sum(row["new_states"] for row in rows)
+    return f"mean loops in new states: {', '.join(means)}; {counts}, {new_states:,} of them in new states"
+
+
+def _mean(rows: Sequence[Row], loops: str, states: str) -> float:
+    return np.average([row[loops] for row in rows], weights=[row[states] for row in rows])
 
 
 class _Line(NamedTuple):
@@ -222,13 +236,16 @@ class _Line(NamedTuple):
         return float(np.polyfit(self.x, self.loops, 1, w=np.sqrt(self.states))[0])
 
 
-def _line(rows: Sequence[Row], which: str) -> _Line:
-    """Return a line over all decisions (`""`) or over new states (`"_new_states"`)."""
-    states = "new_states" if which else "states"
-    names = ("remaining", f"loops{which}", f"low{which}", f"high{which}", states)
-    return _Line(*(np.array([row[name] for row in rows], float) for name in names))
+def _line(rows: Sequence[Row], suffix: str = "") -> _Line:
+    """Return the line over all decisions, or with the suffix `_new_states` over new states."""
+    columns = {name: f"{name}{suffix}" for name in ("loops", "low", "high")}
+    columns |= {"x": "remaining", "states": "new_states" if suffix else "states"}
+    arrays = {name: np.array([row[column] for row in rows], float) for name, column in columns.items()}
+    return _Line(**arrays)
 
 
 DIFFICULTY = FigureKind(
-    (*ABOUT, "measure", "outcome", "remaining", "states", "levels", "loops", "low", "high"), _draw
+    "difficulty",
+    (*RUN_COLUMNS, "measure", "outcome", "remaining", "states", "levels", "loops", "low", "high"),
+    _draw_difficulty,
 )

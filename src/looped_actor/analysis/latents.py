@@ -1,8 +1,8 @@
-"""Latents on disk: what a policy has in mind after chosen loops, for more states than memory holds.
+"""Recordings of latents on disk, for more states than memory holds.
 
-A recording is a folder with one plain array file for the input embedding and one for each loop, of shape
-(states, tokens, width) in float16, and `latents.json`, which says what they are of and how many states are
-finished. It is written a chunk at a time and goes on where it stopped.
+A recording is a folder with one NumPy file for the input embedding and one for each chosen loop, of shape
+[states, tokens, width] in float16, and a header, `latents.json`, which identifies policy and states, and
+counts the finished states. It is written in chunks, and an interrupted recording continues where it stopped.
 """
 
 import functools
@@ -11,7 +11,7 @@ import json
 import os
 import pathlib
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
 import jax
@@ -21,10 +21,9 @@ from flax import nnx
 from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Float, Float16, Shaped
 
-from looped_actor.algorithms import Weights, as_open_loop
-from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms import Weights, make_policy, to_streaming
 from looped_actor.loop import EarlyExit, HaltingRule
-from looped_actor.training.sharding import DATA, EVERYWHERE, ROWS, on_each_device, placed
+from looped_actor.training import sharding
 from looped_actor.utils.codec import from_json
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import FileError, read_json, reading, write_whole
@@ -33,24 +32,24 @@ from looped_actor.utils.processes import Progress, no_progress
 HEADER = "latents.json"
 FORMAT = "looped-actor latents 1"
 INPUT = 0
-"""The place of the input embedding, where loops are counted from 1."""
+"""Place of the input embedding; loops are counted from 1."""
 
 
 class LatentsError(FileError):
-    """A recording that cannot be used, and why."""
+    """A recording that cannot be used, and the reason."""
 
 
 @dataclass(frozen=True)
 class LatentsInfo:
-    """What a recording says of itself."""
+    """Header of a recording."""
 
     source: str
-    """A checksum of the policy and of the states."""
+    """Checksum of the policy and the states."""
     states: int
     tokens: int
     width: int
     places: tuple[int, ...]
-    """Loops, and 0 for the input embedding."""
+    """Loops, and `INPUT` for the input embedding."""
     done: int = 0
     """States that are finished."""
 
@@ -63,31 +62,48 @@ class Latents:
     info: LatentsInfo
 
     def at(self, place: int) -> Float16[np.ndarray, "n t d"]:
-        """The latents after a loop, or with 0 the input embedding."""
+        """Return the latents after a loop, or the input embedding for `INPUT`."""
         if place not in self.info.places:
             raise LatentsError(f"{self.folder}: loop {place} was not recorded; there are {self.info.places}")
-        path, wanted = self.folder / _name(place), (self.info.states, self.info.tokens, self.info.width)
+        path, shape = self.folder / _file_name(place), (self.info.states, self.info.tokens, self.info.width)
         with reading("recording", path, lambda problem: LatentsError(f"{path}: {problem}")):
-            found = np.load(path, mmap_mode="r", allow_pickle=False)
-            if found.dtype != np.float16 or found.shape != wanted:
-                raise UserError(f"{found.dtype}{found.shape} instead of float16{wanted}")
-        return found
+            latents = np.load(path, mmap_mode="r", allow_pickle=False)
+            if latents.dtype != np.float16 or latents.shape != shape:
+                raise UserError(f"{latents.dtype}{latents.shape} instead of float16{shape}")
+        return latents
 
 
-def _name(place: int) -> str:
+def _file_name(place: int) -> str:
     return "input.npy" if place == INPUT else f"loop_{place:02d}.npy"
+
+
+def open_latents(folder: pathlib.Path) -> Latents:
+    """Open a finished recording."""
+    info = _read_header(folder)
+    if info.done < info.states:
+        raise LatentsError(
+            f"{folder}: {info.done:,} of {info.states:,} states are recorded; run it again to continue"
+        )
+    return Latents(folder, info)
+
+
+def select_loops(cap: int, loops: Sequence[int]) -> tuple[int, ...]:
+    """Return the loops that a policy with this cap has."""
+    chosen = tuple(loop for loop in loops if 1 <= loop <= cap)
+    if not chosen:
+        raise LatentsError(f"none of the loops {list(loops)} is within the cap of {cap}")
+    return chosen
 
 
 @dataclass(frozen=True)
 class LatentsRecorder:
-    """Records a looped policy.
+    """Records latents of a looped policy.
 
     Args:
       definition: the net without its weights.
-      loops: after which loops to look; those of the rule's cap at most.
+      loops: loops after which to record; at most the cap of the halting rule.
       mesh: the devices.
-      halting: replaces the rule that the net was trained with. A latent stays as it is once its state has
-        halted: it is what the policy acts on.
+      halting: replaces the halting rule of training. The latent of a state that has halted stays constant.
       chunk: states that each device computes at a time.
     """
 
@@ -107,27 +123,35 @@ class LatentsRecorder:
         source: str = "",
         progress: Progress = no_progress,
     ) -> Latents:
-        """Record states 0 to `states`, of which `observe(first, last)` gives some.
+        """Record the latents of states; continue if the folder holds the beginning of the same recording.
 
-        Where the folder holds the beginning of the same recording, it goes on from there.
+        Args:
+          weights: weights of the policy.
+          observe: returns the observations of states first to last - 1, given (first, last).
+          states: number of states.
+          folder: folder of the recording.
+          source: checksum of the states.
+          progress: called with the number of finished and of all states.
         """
-        if as_open_loop(self.definition, weights, self.halting) is None:
+        if to_streaming(self.definition, weights, self.halting) is None:
             raise LatentsError("this policy does not loop: there are no loops to record")
-        info = self._info(weights, observe(0, 1), states, source)
+        info = self._describe(weights, observe(0, 1), states, source)
         folder.mkdir(parents=True, exist_ok=True)
-        info = _begun(folder, info)
-        at_once = self.chunk * self.mesh.size
-        files = {place: (folder / _name(place)).open("r+b") for place in info.places}
+        info = _open_or_create(folder, info)
+        batch = self.chunk * self.mesh.size
+        files = {place: (folder / _file_name(place)).open("r+b") for place in info.places}
         try:
-            for first in range(info.done, states, at_once):
-                last = min(first + at_once, states)
+            for first in range(info.done, states, batch):
+                last = min(first + batch, states)
                 observation = observe(first, last)
-                short = at_once - len(observation)  # the last chunk is filled up, so that one program does
-                filled = np.concatenate([observation, np.repeat(observation[-1:], short, axis=0)])
-                found = np.asarray(self._look(weights, placed(self.mesh, filled, ROWS)))
-                for file, latents in zip(files.values(), found, strict=True):
-                    _write_rows(file, first, latents[: last - first])
-                info = LatentsInfo(**{**asdict(info), "done": last})
+                missing = batch - len(observation)  # the last chunk is padded, to reuse the compiled program
+                padded = np.concatenate([observation, np.repeat(observation[-1:], missing, axis=0)])
+                latents = np.asarray(
+                    self._compute_on_mesh(weights, sharding.place(self.mesh, padded, sharding.ROWS))
+                )
+                for file, rows in zip(files.values(), latents, strict=True):
+                    _write_rows(file, first, rows[: last - first])
+                info = replace(info, done=last)
                 _write_header(folder, info)
                 progress(last, states)
         finally:
@@ -135,42 +159,54 @@ class LatentsRecorder:
                 file.close()
         return Latents(folder, info)
 
-    def _info(self, weights: Weights, one: np.ndarray, states: int, source: str) -> LatentsInfo:
-        shape = jax.eval_shape(lambda: self._of(weights, jnp.asarray(one))).shape
-        checksum = hashlib.sha256((source + weights.checksum).encode()).hexdigest()
-        return LatentsInfo(checksum, states, shape[2], shape[3], (INPUT, *self.loops))
+    def _describe(self, weights: Weights, observation: np.ndarray, states: int, source: str) -> LatentsInfo:
+        shape = jax.eval_shape(lambda: self._compute(weights, jnp.asarray(observation))).shape
+        return LatentsInfo(
+            source=hashlib.sha256((source + weights.checksum).encode()).hexdigest(),
+            states=states,
+            tokens=shape[2],
+            width=shape[3],
+            places=(INPUT, *self.loops),
+        )
 
-    def _of(self, weights: Weights, observation: Array) -> Float[Array, "p b t d"]:
-        """The input embedding, and the latents after the chosen loops."""
-        loop: Any = as_open_loop(self.definition, weights, self.halting)
-        decide: Any = deciding(self.definition, weights, self.halting, EarlyExit())
-        latents = decide(observation, record=True).loop.latents
-        if max(self.loops) > len(latents):
-            raise LatentsError(f"loop {max(self.loops)} is beyond the cap of {len(latents)}")
-        chosen = latents[jnp.array(self.loops) - 1]
-        return jnp.concatenate([loop.embed(observation).embedding[None], chosen]).astype(jnp.float16)
+    def _compute(self, weights: Weights, observation: Array) -> Float[Array, "p b t d"]:
+        """Return the input embedding, and the latents after the chosen loops."""
+        policy = make_policy(self.definition, weights, self.halting, EarlyExit())
+        parts = to_streaming(self.definition, weights, self.halting)
+        loop = policy(observation, record=True).loop
+        assert parts is not None
+        assert loop is not None
+        assert loop.latents is not None
+        if max(self.loops) > len(loop.latents):
+            raise LatentsError(f"loop {max(self.loops)} is beyond the cap of {len(loop.latents)}")
+        chosen = loop.latents[jnp.array(self.loops) - 1]
+        embedding: Any = parts.embed(observation)
+        return jnp.concatenate([embedding.embedding[None], chosen]).astype(jnp.float16)
 
     @functools.cached_property
-    def _look(self) -> Callable[..., Array]:
-        by_state: Any = PartitionSpec(None, DATA)
-        return on_each_device(self.mesh, self._of, (EVERYWHERE, ROWS), by_state)
+    def _compute_on_mesh(self) -> Callable[..., Array]:
+        by_state: Any = PartitionSpec(None, sharding.DATA)
+        in_specs = (sharding.REPLICATED, sharding.ROWS)
+        return sharding.jit_per_device(self.mesh, self._compute, in_specs, by_state)
 
 
-def _begun(folder: pathlib.Path, info: LatentsInfo) -> LatentsInfo:
-    """How far the recording in a folder is; or its empty files."""
+def _open_or_create(folder: pathlib.Path, info: LatentsInfo) -> LatentsInfo:
+    """Return the header of the recording in a folder; create its empty files if there is none."""
     if (folder / HEADER).exists():
-        there = _read_header(folder)
-        if LatentsInfo(**{**asdict(there), "done": 0}) != info:
+        found = _read_header(folder)
+        if replace(found, done=0) != info:
             raise LatentsError(
                 f"{folder} holds latents of another policy, other states or other loops: give another folder"
             )
-        missing = [place for place in info.places if not (folder / _name(place)).is_file()]
+        missing = [place for place in info.places if not (folder / _file_name(place)).is_file()]
         if missing:
-            raise LatentsError(f"{folder}: {_name(missing[0])} is gone; remove the folder to begin anew")
-        return there
+            raise LatentsError(
+                f"{folder}: {_file_name(missing[0])} is missing; remove the folder to start anew"
+            )
+        return found
     shape = (info.states, info.tokens, info.width)
     for place in info.places:
-        with (folder / _name(place)).open("wb") as file:
+        with (folder / _file_name(place)).open("wb") as file:
             header = {"descr": "<f2", "fortran_order": False, "shape": shape}
             np.lib.format.write_array_header_1_0(file, header)
             file.truncate(file.tell() + 2 * info.states * info.tokens * info.width)
@@ -179,7 +215,7 @@ def _begun(folder: pathlib.Path, info: LatentsInfo) -> LatentsInfo:
 
 
 def _write_rows(file: Any, first: int, rows: Float16[np.ndarray, "n t d"]) -> None:
-    """Through the file and not a memory map, whose pages would count as this process's memory."""
+    """Write rows at their place. Not by memory map, whose pages would count as memory of this process."""
     file.seek(0)
     np.lib.format.read_magic(file)
     np.lib.format.read_array_header_1_0(file)
@@ -194,26 +230,9 @@ def _write_header(folder: pathlib.Path, info: LatentsInfo) -> None:
 
 
 def _read_header(folder: pathlib.Path) -> LatentsInfo:
-    with reading("recording", folder / HEADER, lambda problem: LatentsError(f"{folder / HEADER}: {problem}")):
-        said = read_json(folder / HEADER)
-        if said.pop("format") != FORMAT:
+    path = folder / HEADER
+    with reading("recording", path, lambda problem: LatentsError(f"{path}: {problem}")):
+        header = read_json(path)
+        if header.pop("format") != FORMAT:
             raise UserError("another format")
-        return from_json(LatentsInfo, said, "its header")
-
-
-def open_latents(folder: pathlib.Path) -> Latents:
-    """Open a recording that is finished."""
-    info = _read_header(folder)
-    if info.done < info.states:
-        raise LatentsError(
-            f"{folder}: {info.done:,} of {info.states:,} states are recorded; run it again to continue"
-        )
-    return Latents(folder, info)
-
-
-def loops_within(cap: int, wanted: Sequence[int]) -> tuple[int, ...]:
-    """Those of the wanted loops that a policy with this cap has."""
-    chosen = tuple(loop for loop in wanted if 1 <= loop <= cap)
-    if not chosen:
-        raise LatentsError(f"none of the loops {list(wanted)} is within the cap of {cap}")
-    return chosen
+        return from_json(LatentsInfo, header, "its header")

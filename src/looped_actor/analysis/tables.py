@@ -1,4 +1,4 @@
-"""Tables as CSV: what every figure is made from."""
+"""Tables as CSV files."""
 
 import csv
 import io
@@ -12,13 +12,13 @@ Row = Mapping[str, Any]
 
 
 class TableError(FileError):
-    """A table that cannot be used, and why."""
+    """A table that cannot be used, and the reason."""
 
 
 def write_table(path: pathlib.Path, rows: Sequence[Row]) -> None:
-    """Write rows with the same columns. What is None is left empty."""
+    """Write rows with the same columns. None becomes an empty cell."""
     if not rows:
-        raise TableError(f"{path}: there is nothing to write down")
+        raise TableError(f"{path}: there are no rows to write")
     text = io.StringIO()
     writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
     writer.writeheader()
@@ -27,22 +27,22 @@ def write_table(path: pathlib.Path, rows: Sequence[Row]) -> None:
 
 
 def read_table(path: pathlib.Path, columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Read rows that must have these columns. Numbers become numbers, what is empty becomes None."""
+    """Read a table that must have these columns. Numbers become numbers, empty cells None."""
     try:
         with path.open(newline="") as file:
             reader = csv.DictReader(file)
-            rows = [{name: _value(text) for name, text in row.items()} for row in reader]
-            named = reader.fieldnames or ()
+            rows = [{name: _parse(text) for name, text in row.items()} for row in reader]
+            found = reader.fieldnames or ()
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise TableError(f"{path}: cannot be read ({error})") from None
-    missing = [name for name in columns if name not in named]
+    missing = [name for name in columns if name not in found]
     if missing or not rows:
-        what = f"there is no column {missing[0]!r}" if missing else "there is no row"
-        raise TableError(f"{path}: {what} in this table; make it again by the command that wrote it")
+        problem = f"there is no column {missing[0]!r}" if missing else "there is no row"
+        raise TableError(f"{path}: {problem} in this table; make it again by the command that wrote it")
     return rows
 
 
-def _value(text: str | None) -> Any:
+def _parse(text: str | None) -> Any:
     if not text:
         return None
     for kind in (int, float):
@@ -53,23 +53,13 @@ def _value(text: str | None) -> Any:
     return text
 
 
-def of(rows: Sequence[Row], **values: Any) -> list[Row]:
-    """The rows that have these values."""
+def rows_where(rows: Sequence[Row], **values: Any) -> list[Row]:
+    """Return the rows that have these values."""
     return [row for row in rows if all(row[name] == value for name, value in values.items())]
 
 
-def measure_of(rows: Sequence[Row]) -> str:
-    """Return the measure that all rows have: success, or the return if success is missing or always 0."""
-    measures = [name for name in ("success", "returns") if all(row.get(name) is not None for row in rows)]
-    if not measures:
-        raise TableError(
-            "some of these runs report success and no return, others a return and no success: compare "
-            "them apart"
-        )
-    return measures[-1] if not any(row["success"] for row in rows) else measures[0]
-
-
-def distinct(rows: Sequence[Row], *names: str) -> list[Any]:
-    """The values of a column, or of several, in the order in which they appear."""
-    one = len(names) == 1
-    return list(dict.fromkeys(row[names[0]] if one else tuple(row[n] for n in names) for row in rows))
+def distinct(rows: Sequence[Row], *columns: str) -> list[Any]:
+    """Return the distinct values of a column, or tuples of several columns, in order of appearance."""
+    if len(columns) == 1:
+        return list(dict.fromkeys(row[columns[0]] for row in rows))
+    return list(dict.fromkeys(tuple(row[name] for name in columns) for row in rows))

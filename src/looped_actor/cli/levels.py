@@ -1,4 +1,4 @@
-"""`looped-actor levels`: build, look at and solve banks of levels."""
+"""`looped-actor levels`: build, show and solve banks of levels."""
 
 import contextlib
 import pathlib
@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 app = tyro.extras.SubcommandApp()
 build = tyro.extras.SubcommandApp()
-app.command(build, name="build", help="Make banks: from files of others, or by generating.")
+app.command(build, name="build", help="Build banks: generated, or from public collections.")
 
 Bank = Annotated[pathlib.Path, tyro.conf.Positional]
 
 
 def _open(bank: pathlib.Path) -> "LevelBank":
-    """The bank of a file, or by the name of a game the levels that come with the package."""
+    """Open the bank of a file, or the levels that come with the package by the name of a game."""
     starter = str(bank) in PUZZLES and not bank.exists()
     if not starter:
         check_files(bank, hint="; `looped-actor levels build` makes one")
@@ -40,20 +40,20 @@ def _write(bank: "LevelBank", path: pathlib.Path) -> None:
 
 @dataclass(frozen=True)
 class Splits:
-    """How many levels to make, and where to write them."""
+    """Splits to write."""
 
     out: pathlib.Path = pathlib.Path("levels")
     """Folder to write GAME-SPLIT.levels to."""
     train: int | None = None
-    """Levels to generate for training. Default: 10,000. An import has all that the others leave."""
+    """Training levels to generate. Default: 10,000. An import has all that the other splits leave."""
     valid: int | None = None
-    """Levels for validation. Default: 1,000."""
+    """Validation levels. Default: 1,000."""
     test: int | None = None
-    """Levels for testing. Default: 1,000."""
+    """Test levels. Default: 1,000."""
 
     @property
     def counts(self) -> dict[str, int]:
-        """Levels of each split, in the order of making: a larger train leaves the others as they are."""
+        """Levels of each split, in the order of generation: a larger train leaves the others as they are."""
         default = {"test": 1_000, "valid": 1_000, "train": 10_000}
         given = {name: getattr(self, name) for name in default}
         return {name: default[name] if count is None else count for name, count in given.items()}
@@ -67,38 +67,38 @@ class Splits:
 
 @dataclass(frozen=True)
 class BoxobanBoards:
-    """What generated boards of Boxoban are like."""
+    """Generated boards of Boxoban."""
 
     height: int = 10
-    """Rows of a generated board, walls included."""
+    """Rows, walls included."""
     width: int = 10
-    """Columns of a generated board, walls included."""
+    """Columns, walls included."""
     boxes: int = 4
-    """Boxes of a generated board."""
+    """Number of boxes."""
     pulls: tuple[int, int] = (5, 60)
-    """Least and most drags of reverse play: more give longer solutions."""
+    """Minimum and maximum number of pulls in reverse play: more give longer solutions."""
     floor: float = 0.6
-    """Share of the inner cells that are floor, at least."""
+    """Minimum share of the inner cells that are floor."""
     direct_share: float = 1.0
-    """Share kept of levels whose every push brings a box nearer to a target: less is harder."""
+    """Share of the easy levels, in which every push brings a box nearer to a target, that is kept."""
     seed: int = 0
     """Seed of the generator."""
 
 
 @dataclass(frozen=True)
 class RushHourBoards:
-    """What generated boards of Rush Hour are like."""
+    """Generated boards of Rush Hour."""
 
     height: int = 6
-    """Rows of a generated board."""
+    """Rows."""
     width: int = 6
-    """Columns of a generated board."""
+    """Columns."""
     moves: tuple[int, int] = (1, 15)
-    """Least and most moves of an optimal solution."""
+    """Minimum and maximum number of moves of an optimal solution."""
     vehicles: tuple[int, int] = (8, 13)
-    """Least and most vehicles of a generated board, red car included."""
+    """Minimum and maximum number of vehicles, red car included."""
     max_walls: int = 0
-    """A generated board has any number of walls up to this."""
+    """Maximum number of walls."""
     seed: int = 0
     """Seed of the generator, or of the draw that splits an import."""
 
@@ -112,18 +112,18 @@ def build_boxoban(
     boards: BoxobanBoards,
     work: WorkerOptions,
 ) -> None:
-    """Make banks of Boxoban levels: generated ones, or with --source from a copy of the Boxoban collection.
+    """Build banks of Boxoban levels: generated, or with --source from a copy of the Boxoban collection.
 
     Generated levels come from reverse play, are certified by the optimal solver, and are the same for the
-    same options whatever the number of workers. If interrupted, run it again to continue.
+    same options with any number of workers. If interrupted, the same command continues.
 
     Example: looped-actor levels build boxoban --source boxoban-levels --splits unfiltered/train
 
     Example: looped-actor levels build boxoban --height 7 --width 7 --boxes 2 --train 5000
 
     Args:
-      source: A copy of the repository google-deepmind/boxoban-levels, to import instead of generating.
-      splits: Which of its folders to import, such as unfiltered/train. Default: all that are there.
+      source: Copy of the repository google-deepmind/boxoban-levels, to import instead of generating.
+      splits: Folders of it to import, such as unfiltered/train. Default: all.
     """
     from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
     from looped_actor.puzzles.sources import read_boxoban
@@ -155,11 +155,12 @@ def build_rush_hour(
     enumerate_all: bool = False,
     work: WorkerOptions,
 ) -> None:
-    """Make banks of Rush Hour levels: generated ones, or with --source from the text of the public database.
+    """Build banks of Rush Hour levels: generated, or with --source from the text of the public database.
 
-    A generated level is the hardest board of its cluster, its length is certified by exploring the whole
-    cluster, and no cluster gives two levels: so no board of one split is reachable from another. The same
-    options give the same files whatever the number of workers. If interrupted, run it again to continue.
+    A generated level is the hardest board of its cluster (a set of mutually reachable boards). Its length is
+    certified by exploring the whole cluster, and no cluster gives two levels, so no board of one split is
+    reachable from another. The same options give the same files with any number of workers. If interrupted, the
+    same command continues.
 
     Example: looped-actor levels build rush-hour --train 200000 --valid 10000 --test 10000
 
@@ -171,10 +172,10 @@ def build_rush_hour(
 
     Args:
       source: Text with rows `moves board clustersize`, to import instead of generating.
-      licence: The licence of that text, to be kept with the levels.
-      enumerate_all: Make one bank of all interesting positions of a board up to 5x5, instead of drawing some.
+      licence: Licence of that text, which is stored with the levels.
+      enumerate_all: Build one bank of all interesting positions of a board up to 5x5, instead of a sample.
     """
-    from looped_actor.puzzles.build import enumerated, split_at_random
+    from looped_actor.puzzles.generate import enumerate_rush_hour, split_at_random
     from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
     from looped_actor.puzzles.sources import read_rush_hour_database
 
@@ -187,7 +188,7 @@ def build_rush_hour(
         if max(height, width) > 5:
             raise UserError(f"a {height}x{width} board would take days: at most 5x5 is enumerated here")
         with progress_bar("enumerating") as progress:
-            bank = enumerated(height, width, progress=progress)
+            bank = enumerate_rush_hour(height, width, progress=progress)
         _write(bank, into.out / f"rush-hour-all-{height}x{width}.levels")
     elif source is None:
         walls = boards.max_walls
@@ -202,10 +203,10 @@ def build_rush_hour(
 
 
 def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None:
-    from looped_actor.puzzles.build import generate, parts_of
+    from looped_actor.puzzles.generate import generate, parts_folder
     from looped_actor.utils.processes import forget
 
-    parts = parts_of(recipe, into.out / ".unfinished")
+    parts = parts_folder(recipe, into.out / ".unfinished")
     with work.pool() as workers, progress_bar("generating") as progress:
         banks = generate(recipe, into.counts, workers=workers, parts=parts, progress=progress)
     for split, bank in banks.items():
@@ -217,26 +218,26 @@ def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None
 
 @app.command(name="info")
 def info(bank: Bank, /) -> None:
-    """Say what a bank holds, and check every level of it.
+    """Show facts about a bank, and check every level of it.
 
     Example: looped-actor levels info levels/rush-hour-test.levels
 
     Args:
-      bank: The file; or boxoban or rush-hour for the levels that come with the package.
+      bank: File; or boxoban or rush-hour for the levels that come with the package.
     """
     from rich.console import Console
     from rich.table import Table
 
     opened = _open(bank)
     opened.check()
-    about = opened.info
+    facts = opened.info
     table = Table(title=str(bank), show_header=False)
-    table.add_row("game", about.game)
-    table.add_row("levels", f"{about.count:,}, all valid")
-    table.add_row("board", f"{about.height} x {about.width}")
-    table.add_row("source", about.source)
-    table.add_row("licence", about.licence)
-    table.add_row("checksum", f"{about.checksum[:16]}..., holds")
+    table.add_row("game", facts.game)
+    table.add_row("levels", f"{facts.count:,}, all valid")
+    table.add_row("board", f"{facts.height} x {facts.width}")
+    table.add_row("source", facts.source)
+    table.add_row("licence", facts.licence)
+    table.add_row("checksum", f"{facts.checksum[:16]}..., holds")
     for column, values in opened.columns.items():
         if len(values) and column != "cluster":
             table.add_row(column, f"{values.min():,} to {values.max():,}, mean {values.mean():,.1f}")
@@ -263,12 +264,12 @@ def show(
     Example: looped-actor levels show levels/rush-hour-test.levels --index 7 --solve --out solution.gif
 
     Args:
-      bank: The file; or boxoban or rush-hour for the levels that come with the package.
-      index: The first level to show, counted from 0.
-      count: How many.
+      bank: File; or boxoban or rush-hour for the levels that come with the package.
+      index: First level to show, counted from 0.
+      count: Number of levels.
       solve: Play the optimal solution of one level: in the terminal as text, or as a GIF.
-      out: A .png, .svg or (with --solve) .gif file to write.
-      cell: Side of a cell in that picture, in pixels.
+      out: File: .png, .svg or, with --solve, .gif.
+      cell: Size of a cell in that picture, in pixels.
     """
     if count < 1:
         raise UserError(f"--count must be at least 1, not {count}")
@@ -307,26 +308,23 @@ def solve(
     out: pathlib.Path | None = None,
     first: int = 0,
     count: int | None = None,
-    node_limit: int | None = None,
     work: WorkerOptions,
 ) -> None:
-    """Solve levels optimally in moves, and write the solutions.
+    """Find solutions with the fewest moves, and write them.
 
-    If it is interrupted, the same command continues.
+    If interrupted, the same command continues.
 
     Example: looped-actor levels solve levels/boxoban-test.levels --count 100
 
     Args:
-      bank: The file with the levels.
-      out: The file for the solutions. Default: the bank's name, ending in .solutions.
-      first: The first level to solve, counted from 0.
-      count: How many to solve. Default: all from there on.
-      node_limit: States after which a search gives up and says so. Default: 3 million, and fewer in
-        proportion on boards over 10x10, which bounds time and memory per level.
+      bank: File with the levels.
+      out: File for the solutions. Default: the bank's name, ending in .solutions.
+      first: First level to solve, counted from 0.
+      count: Number of levels to solve. Default: all from there on.
     """
     opened = _open(bank)
     from looped_actor.puzzles.solutions import solve_bank, write_solutions
-    from looped_actor.puzzles.solve_status import SolveStatus
+    from looped_actor.puzzles.search import SolveStatus
     from looped_actor.utils.processes import forget
 
     out = out or bank.with_suffix(".solutions")
@@ -336,7 +334,6 @@ def solve(
             opened,
             first=first,
             count=count,
-            node_limit=node_limit,
             workers=workers,
             parts=parts,
             progress=progress,

@@ -1,4 +1,4 @@
-"""`looped-actor reproduce`: the paper's figures and tables by their names."""
+"""`looped-actor reproduce`: the paper's figures, tables and theorem."""
 
 import json
 import math
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import tyro
 
 from looped_actor.cli.shared import Changes, Json, changes_of, progress_bar
+from looped_actor.cli.theorem import theorem
 from looped_actor.names import LearnerName, Scale
 from looped_actor.utils.errors import UserError
 
@@ -19,34 +20,35 @@ if TYPE_CHECKING:
     from looped_actor.utils.processes import Status
 
 app = tyro.extras.SubcommandApp()
+app.command(theorem, name="theorem")
 
 
 @dataclass(frozen=True)
 class Selection:
-    """Which runs of which study."""
+    """Runs of a study."""
 
     ids: Annotated[tuple[str, ...], tyro.conf.Positional]
-    """Which figures or tables, by `reproduce list`, or all."""
+    """Names of figures and tables from `reproduce list`, or all."""
     scale: Scale = "micro"
-    """Two CPU cores and hours, one GPU each, or the paper."""
+    """micro for two CPU cores and hours, small for one GPU per run, or paper."""
     learner: LearnerName = "ppo"
-    """Puzzles: how they are learned."""
+    """Puzzles: algorithm."""
     seeds: int | None = None
-    """Seeds per kind of run. Default: as many as in the paper."""
+    """Seeds of each kind of run. Default: as many as in the paper."""
     tasks: tuple[str, ...] = ()
-    """Only these of the environments that it shows."""
+    """Environments. Default: all that the figure shows."""
     arms: tuple[str, ...] = ()
-    """Only these of the arms that it compares."""
+    """Arms. Default: all that the figure compares."""
     budget: float = 1.0
     """Steps of every run, relative to the scale's."""
     change: Changes = ()
-    """Fields to change in every run that has them, as ppo.learning_rate=3e-4."""
+    """Change a field in every run that has it: --set algorithm.learning_rate=3e-4."""
     out: pathlib.Path | None = None
-    """The folder of the study. Default: reproduction/SCALE."""
+    """Folder of the study. Default: reproduction/SCALE."""
 
     @property
     def study(self) -> "Study":
-        """Where its runs are, and what they are like."""
+        """The study."""
         from looped_actor.reproduction.grid import Study
 
         folder = self.out or pathlib.Path("reproduction", self.scale)
@@ -54,7 +56,7 @@ class Selection:
 
     @property
     def keys(self) -> dict[str, list["RunKey"]]:
-        """The runs of each artifact that was asked for."""
+        """Runs of each artifact."""
         from looped_actor.reproduction.artifacts import ARTIFACTS, artifact_named
         from looped_actor.reproduction.grid import RunKey
         from looped_actor.runs.registry import run_of
@@ -66,13 +68,13 @@ class Selection:
         for name in names:
             artifact = artifact_named(name)
             tasks, arms = list(self.tasks), list(self.arms)
-            if len(names) > 1:  # each is shown for those of the tasks and arms that it has
+            if len(names) > 1:  # of each, the tasks and arms that it has
                 tasks = [task for task in tasks if task in artifact.tasks + artifact.also]
                 arms = [arm for arm in arms if arm in artifact.arms]
                 if (self.tasks and not tasks) or (self.arms and not arms):
                     continue
             config = study.config(RunKey(artifact.tasks[0], self.learner, "looped", 0))
-            cap = run_of(config).net.max_loops
+            cap = run_of(config).spec.max_loops
             keys[name] = artifact.keys(self.learner, self.seeds, tasks, arms, cap)
         unknown = study.unknown_changes([key for own in keys.values() for key in own])
         if unknown:
@@ -115,17 +117,17 @@ def plan(
     utilisation: float | None = None,
     as_json: Json = False,
 ) -> None:
-    """Say which runs a figure needs, what they cost here and on an accelerator, and which are there already.
+    """Show the runs that a figure needs, their cost here and on an accelerator, and which are finished.
 
-    FLOPs are counted from the nets (and agree with XLA's count), at the mean loops that the paper reports
-    for the looped arm. Hours here come from timing a small piece; without a solver's time.
+    FLOPs are counted from the nets, at the mean loops that the paper reports for the looped arm. Hours on
+    this machine come from timing a small piece, without the time of a solver.
 
     Example: looped-actor reproduce plan boxoban-curves
 
     Example: looped-actor reproduce plan all --scale paper --accelerator h100
 
     Args:
-      accelerator: What to count hours on: b200, h100 or a100.
+      accelerator: b200, h100 or a100.
       utilisation: Share of its peak that is reached. Default: 0.055, from the hours that the authors report.
       as_json: Print JSON instead of tables.
     """
@@ -135,7 +137,7 @@ def plan(
 
     study = which.study
     chosen = Accelerator(accelerator, UTILISATION if utilisation is None else utilisation)
-    _ = chosen.rate  # what is wrong with it is said before anything is timed
+    _ = chosen.rate  # raises errors before anything is timed
     start_devices(1)
     plans = {}
     for name, keys in which.keys.items():
@@ -165,11 +167,10 @@ def run(
     accelerators: int = 0,
     retries: int = 3,
 ) -> None:
-    """Train what a figure needs, one run on each device, then make its tables and figures, and the report.
+    """Train the runs of a figure, one on each device, then make its tables and figures, and the report.
 
-    Finished runs are not repeated. If it is interrupted or killed, the same command continues; a run whose
-    process dies is restarted from its checkpoint. Over Ray, the folder must be on a file
-    system that all nodes share.
+    Finished runs are not repeated. If interrupted or killed, the same command continues; a run whose process
+    dies is restarted from its checkpoint. With Ray, the folder must be on a file system that all nodes share.
 
     Example: looped-actor reproduce run boxoban-curves --seeds 2 --learner imitation
 
@@ -178,10 +179,10 @@ def run(
     Example: looped-actor reproduce run all --scale paper --ray auto --accelerators 1 --out /shared/paper
 
     Args:
-      workers: Runs at a time. Default: one per device, or one per CPU core.
+      workers: Number of runs at the same time. Default: one per device, or one per CPU core.
       ray: Use a Ray cluster instead of processes of this machine: its address, auto, or local to start one.
-      accelerators: Over Ray, GPUs of each run.
-      retries: How often a run whose process dies is restarted.
+      accelerators: With Ray, GPUs of each run.
+      retries: Number of times that a run whose process dies is restarted.
     """
     from looped_actor.analysis.drawing import check_matplotlib
     from looped_actor.reproduction.artifacts import artifact_named, make_artifact
@@ -196,7 +197,7 @@ def run(
     for key in keys:
         study.check(key)
     missing = [key for key in keys if not is_finished(study.folder_of(key))]
-    print(f"{len(keys)} runs, {len(keys) - len(missing)} of them there already, in {study.folder}")
+    print(f"{len(keys)} runs, {len(keys) - len(missing)} of them finished, in {study.folder}")
     if missing:
         pool: Any = RayTasks(ray, workers, retries, accelerators) if ray else Processes(workers, retries)
         with pool, _status_table() as show:
@@ -218,14 +219,14 @@ def run(
 
 @app.command(name="report")
 def report(*, out: pathlib.Path = pathlib.Path("reproduction", "micro")) -> None:
-    """Put the tables of a study together once more, draw them, and write report.md and report.html.
+    """Draw the tables of a study again, and write report.md and report.html.
 
-    Nothing is trained or played. A file notes.md in the folder is put first.
+    Nothing is trained or played. The report starts with the file notes.md of the folder, if there is one.
 
     Example: looped-actor reproduce report --out results/micro_study
 
     Args:
-      out: The folder of the study.
+      out: Folder of the study.
     """
     from looped_actor.reproduction.report import write_report
 
@@ -282,7 +283,7 @@ def _hours(hours: float) -> str:
 
 @contextmanager
 def _status_table() -> Iterator[Callable[[Sequence["Status"]], None]]:
-    """A table of all runs that is kept up to date; where there is no terminal, a line for each change."""
+    """Show a live table of all runs; without a terminal, a line for each change."""
     from rich.console import Console
     from rich.live import Live
     from rich.table import Table

@@ -1,4 +1,4 @@
-"""`looped-actor serve`: policies that answer over HTTP."""
+"""`looped-actor serve`: policies over HTTP."""
 
 import os
 import pathlib
@@ -26,29 +26,29 @@ def serve(
     board: tuple[int, int] | None = None,
     code: pathlib.Path | None = None,
 ) -> None:
-    """Let policies answer over HTTP, each thought as long as it needs, until SIGTERM or Ctrl-C.
+    """Serve policies over HTTP until SIGTERM or Ctrl-C. Each decision takes as many loops as it needs.
 
-    The protocol is KServe's version 2, which `tritonclient` and others speak. By itself it listens on this
-    machine only; elsewhere whoever asks must bear the token in the environment variable LOOPED_ACTOR_TOKEN.
-    On SIGHUP the policies are loaded again, and what was served answers until that is done.
+    The protocol is KServe's version 2, which `tritonclient` and others speak. By default the server listens
+    on this machine only; on other addresses clients need the token in the environment variable
+    LOOPED_ACTOR_TOKEN. On SIGHUP the policies are loaded again without interruption.
 
     Example: looped-actor serve rush-hour-micro
 
     Example: looped-actor serve runs/first runs/other --names boxoban rush-hour --replicas 2
 
-    Example: looped-actor serve runs/walk --code examples/own_world.py
+    Example: looped-actor serve runs/walk --code examples/custom_environment.py
 
     Args:
-      policies: Folders of runs or of their policies, or names that `looped-actor policies` lists.
-      names: What each is called. Default: as its folder.
+      policies: Folders of runs or of their policies, or names that `looped-actor pretrained` lists.
+      names: Names in URLs. Default: the names of the folders.
       address: Host and port to listen on.
       replicas: Processes for each policy.
-      ray: A Ray cluster's address, auto for the one this machine belongs to, or local to start one.
-      slots: Thoughts at a time in a replica. Default: what suits its hardware.
-      waiting: Requests that may wait in a replica; those above are refused with 503.
-      max_loops: No request may think longer. Default: as in training.
+      ray: Address of a Ray cluster, auto for the one this machine belongs to, or local to start one.
+      slots: States that loop together in a replica. Default: what suits the device.
+      waiting: Length of the queue of a replica; further requests are refused with 503.
+      max_loops: Maximum number of loops that a request may ask for. Default: as in training.
       board: Puzzles: rows and columns of the boards. Default: as in training.
-      code: Your own environment: a Python file with `env` and `build`. Every replica executes it.
+      code: Custom environment: a Python file with `env` and `build`. Every replica executes it.
     """
     from looped_actor.serving.gate import TOKEN
     from looped_actor.serving.server import Serving
@@ -62,8 +62,8 @@ def serve(
         replicas=replicas,
         ray=ray,
         slots=slots,
-        most_waiting=waiting,
-        most_loops=max_loops,
+        max_waiting=waiting,
+        max_loops=max_loops,
         board=board,
         code=None if code is None else str(code.resolve()),
         token=os.environ.get(TOKEN, ""),
@@ -72,29 +72,31 @@ def serve(
 
 
 def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
-    """The folders of policies, by what these are called."""
-    from looped_actor.policy.pretrained import located
+    """Return the folders of policies by their names."""
+    from looped_actor.policy.pretrained import locate
 
     called = names or tuple(_name(policy) for policy in policies)
     if not policies or len(called) != len(policies) or len(set(called)) < len(called):
-        raise UserError(f"{len(policies)} policies are called {list(called)}: give each a --names of its own")
-    return {name: str(located(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
+        raise UserError(
+            f"{len(policies)} policies have the names {list(called)}: give each one of its own with --names"
+        )
+    return {name: str(locate(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
 
 
 def _serve(folders: dict[str, str], settings: "Serving", address: str) -> None:
-    """Until it is told to end; again from the folders whenever it is told so."""
-    from looped_actor.serving.server import deploy, start, stop, told_again
+    """Serve until a signal says to stop; load the folders again on SIGHUP."""
+    from looped_actor.serving.server import deploy, reload_signals, start, stop
 
     start(folders, settings)
     for name in folders:
         print(f"http://{address}/v2/models/{name}", flush=True)
-    for _ in told_again():
+    for _ in reload_signals():
         try:
             deploy(folders, settings)
             print("replaced", flush=True)
         except ValueError as mistake:
-            print(f"what was served goes on: {mistake}", file=sys.stderr, flush=True)
-    print("answering who has asked ...", flush=True)
+            print(f"not reloaded, the old policies are still served: {mistake}", file=sys.stderr, flush=True)
+    print("answering the last requests ...", flush=True)
     stop(folders)
 
 

@@ -1,4 +1,4 @@
-"""What several commands share: options, the progress bar, and where batches of work are done."""
+"""Options that several commands share, and the progress bar."""
 
 import functools
 import json
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from jax.sharding import Mesh
 
     from looped_actor.policy.policy import Policy
-    from looped_actor.runs.run import Own
+    from looped_actor.runs.run import CustomCode
     from looped_actor.utils.processes import Pool
 
 Folder = Annotated[pathlib.Path, tyro.conf.Positional]
@@ -28,13 +28,13 @@ Changes = Annotated[tuple[str, ...], tyro.conf.arg(name="set")]
 
 @dataclass(frozen=True)
 class DeviceOptions:
-    """What to compute on."""
+    """Devices."""
 
     devices: int | None = None
-    """Devices per process. Default: all accelerators, or one per CPU core (at most 8)."""
+    """Number of devices per process. Default: all accelerators, or one per CPU core (at most 8)."""
 
     def start(self) -> "Mesh":
-        """The mesh of the command, before any other use of JAX."""
+        """Return the mesh of the command. Must come before any other use of JAX."""
         from looped_actor.training.sharding import start_devices
 
         several = ("coordinator", "processes", "process")
@@ -43,22 +43,22 @@ class DeviceOptions:
 
 @dataclass(frozen=True)
 class ClusterOptions(DeviceOptions):
-    """What to compute on, over several hosts."""
+    """Devices of one or several hosts."""
 
     coordinator: str | None = None
     """Several processes: host:port of the first, or auto on a cluster that JAX knows."""
     processes: int | None = None
-    """How many processes there are."""
+    """Several processes: their number."""
     process: int | None = None
-    """Which one this is, counted from 0."""
+    """Several processes: the index of this one, counted from 0."""
 
 
 @dataclass(frozen=True)
 class CodeOptions:
-    """The code of a world of your own."""
+    """Code of a custom environment."""
 
     code: pathlib.Path | None = None
-    """Your own environment: a Python file with `env`, `build` and, to train, `config`. It is executed."""
+    """Custom environment: a Python file with `env`, `build` and, to train, `config`. It is executed."""
 
     def check(self) -> None:
         """Raise an error if the file is not there, before JAX is imported, which takes seconds."""
@@ -67,69 +67,68 @@ class CodeOptions:
 
     @functools.cached_property
     def module(self) -> Any:
-        """The file as a module; None where there is none."""
+        """The file as a module, or None."""
         from looped_actor.runs.custom import read_code
 
         return None if self.code is None else read_code(self.code)
 
     @property
-    def own(self) -> "Own | None":
-        """What of the world is code."""
-        from looped_actor.runs.run import Own
+    def custom(self) -> "CustomCode | None":
+        """Build function and environment of the file, or None."""
+        from looped_actor.runs.run import CustomCode
 
         module = self.module
-        return None if module is None else Own(module.build, module.env)
+        return None if module is None else CustomCode(module.build, module.env)
 
 
 @dataclass(frozen=True)
 class CheckpointOptions:
-    """Which policy of a folder."""
+    """Checkpoint of a run."""
 
     checkpoint: str | None = None
     """Runs: best, latest, or an iteration. Default: the finished policy, or else latest."""
-    own = None
+    custom = None
 
     def check_policies(self, *folders: pathlib.Path) -> None:
-        """Raise an error if one of them names nothing, before JAX is imported, which takes seconds."""
+        """Raise an error if one does not exist, before JAX is imported, which takes seconds."""
         from looped_actor.policy.pretrained import check_name
 
         for folder in folders:
             check_name(folder)
 
     def policy(self, folder: pathlib.Path) -> "Policy":
-        """The policy of a run, or one that a run has written."""
+        """Load the policy of a run, or one that a run has written."""
         return self.policies([folder])[0]
 
     def policies(self, folders: Sequence[pathlib.Path]) -> "list[Policy]":
-        """The same for several."""
+        """Load several policies."""
         from looped_actor.runs.load import policy_at
 
-        own = self.own
-        return [policy_at(folder, self.checkpoint, own) for folder in folders]
+        return [policy_at(folder, self.checkpoint, self.custom) for folder in folders]
 
 
 @dataclass(frozen=True)
 class PolicyOptions(CodeOptions, CheckpointOptions):
-    """Which policy of a folder, which may be of a world of your own."""
+    """Checkpoint of a run, and code of a custom environment."""
 
     def check_policies(self, *folders: pathlib.Path) -> None:
-        """Raise an error if one of them names nothing, or if the code is not there."""
+        """Raise an error if one does not exist, or if the code does not."""
         super().check_policies(*folders)
         self.check()
 
 
 @dataclass(frozen=True)
 class WorkerOptions:
-    """Where batches of work are done."""
+    """Worker processes."""
 
     workers: int | None = None
-    """Processes. Default: one per core."""
+    """Number of processes. Default: one per core."""
     ray: str | None = None
     """Use a Ray cluster instead: its address, auto, or local to start one here."""
 
     @contextmanager
     def pool(self) -> Iterator["int | Pool"]:
-        """A number of local processes, or the workers of a Ray cluster."""
+        """Yield a number of local processes, or the workers of a Ray cluster."""
         from looped_actor.utils.processes import RayTasks, default_workers
 
         if self.ray is None:
@@ -154,12 +153,12 @@ def check_files(*files: pathlib.Path | None, hint: str = "") -> None:
 
 
 def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
-    """What `--set FIELD=VALUE` asks for."""
+    """Return the changes of `--set FIELD=VALUE` options."""
     changes = {}
     for one in options:
         field, equals, text = one.partition("=")
         if not equals:
-            raise UserError(f"--set {one}: write FIELD=VALUE, as ppo.learning_rate=3e-4")
+            raise UserError(f"--set {one}: write FIELD=VALUE, as algorithm.learning_rate=3e-4")
         try:
             changes[field] = json.loads(text)
         except (ValueError, RecursionError):
@@ -169,7 +168,7 @@ def changes_of(options: tuple[str, ...]) -> dict[str, Any]:
 
 @contextmanager
 def progress_bar(what: str) -> Iterator[Callable[[int, int], None]]:
-    """A bar on the terminal with rate and time left; told how much is done, and of how much."""
+    """Show a progress bar with rate and time left; yield a function that takes the done and total counts."""
     from rich.progress import BarColumn, MofNCompleteColumn, ProgressColumn, TextColumn, TimeRemainingColumn
     from rich.text import Text
 

@@ -47,7 +47,7 @@ class DiscreteActions:
     def __post_init__(self) -> None:
         at_least_one(self, "count")
 
-    def as_taken(self, action: Shaped[Array, "*b"]) -> Shaped[Array, "*b"]:
+    def to_env(self, action: Shaped[Array, "*b"]) -> Shaped[Array, "*b"]:
         """A policy's actions as the environment takes them."""
         return action + self.first
 
@@ -65,7 +65,7 @@ class ContinuousActions:
             raise UserError(f"there are {len(self.low)} lower and {len(self.high)} upper bounds of actions")
         _check_dtype(self.dtype)
 
-    def as_taken(self, action: Shaped[Array, "*b n"]) -> Shaped[Array, "*b n"]:
+    def to_env(self, action: Shaped[Array, "*b n"]) -> Shaped[Array, "*b n"]:
         """A policy's actions as the environment takes them: within their bounds."""
         low = jnp.array([-jnp.inf if bound is None else bound for bound in self.low])
         high = jnp.array([jnp.inf if bound is None else bound for bound in self.high])

@@ -1,4 +1,4 @@
-"""Whether a policy does what a solver would, state by state."""
+"""Agreement of a policy with a solver, state by state."""
 
 import functools
 from collections.abc import Callable
@@ -11,23 +11,22 @@ import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Shaped
 
-from looped_actor.algorithms import Weights
-from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms import Weights, make_policy
 from looped_actor.evaluation.intervals import wilson
 from looped_actor.loop import HaltingRule
-from looped_actor.training.sharding import on_one_device
+from looped_actor.training.sharding import to_one_device
 
 
 @dataclass(frozen=True)
 class Agreement:
-    """How often a policy does what a solver would: states with all of their optimal actions.
+    """States labelled with all of their optimal actions, to compare policies with.
 
     Args:
       definition: the net without its weights.
-      observation: what a policy sees of the states.
-      optimal: which actions are optimal in each.
-      halting: replaces the rule that the net was trained with.
-      batch: states that are decided on together.
+      observation: observations of the states.
+      optimal: optimal actions of each state.
+      halting: replaces the halting rule of training.
+      batch: states that are computed together.
     """
 
     definition: nnx.GraphDef
@@ -37,17 +36,17 @@ class Agreement:
     batch: int = 512
 
     def measure(self, weights: Weights) -> dict[str, Any]:
-        """The share of states in which the most probable action is optimal, as facts that JSON can hold."""
-        weights, count = on_one_device(weights), len(self.optimal)
-        right = 0
+        """Return the share of states in which the most probable action is optimal, as JSON."""
+        weights, count = to_one_device(weights), len(self.optimal)
+        correct = 0
         for first in range(0, count, self.batch):
-            # The last batch is filled up with states that were asked before, so that one program does.
+            # The last batch is padded with earlier states, so that all have one size.
             rows = np.arange(first, first + self.batch) % count
             actions = np.asarray(self._choose(weights, jnp.asarray(self.observation[rows])))
-            right += int(self.optimal[rows, actions][: count - first].sum())
-        low, high = wilson(right, count)
+            correct += int(self.optimal[rows, actions][: count - first].sum())
+        low, high = wilson(correct, count)
         return {
-            "optimal_actions": right / count,
+            "optimal_actions": correct / count,
             "optimal_actions_interval_95": [low, high],
             "optimal_actions_states": count,
         }
@@ -55,6 +54,6 @@ class Agreement:
     @functools.cached_property
     def _choose(self) -> Callable[..., Array]:
         def choose(weights: Weights, observation: Array) -> Array:
-            return deciding(self.definition, weights, self.halting)(observation).distribution.mode()
+            return make_policy(self.definition, weights, self.halting)(observation).distribution.mode()
 
         return jax.jit(choose)

@@ -72,8 +72,9 @@ def play_gymnasium(
 ) -> Played:
     """Play episodes of a vector environment, all copies together.
 
-    The number of episodes of each copy is fixed beforehand: counting those that end first would favour short ones. `act`
-    takes observations and the `carry` of its last call. `success` is None if no step had `is_success` in its info.
+    The number of episodes of each copy is fixed beforehand: counting those that end first would favour short
+    ones. `act` takes observations and the `carry` of its last call. `success` is None if no step had
+    `is_success` in its info.
     """
     copies = envs.num_envs
     left = np.array([(episodes + copies - 1 - copy) // copies for copy in range(copies)])

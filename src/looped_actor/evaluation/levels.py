@@ -1,7 +1,7 @@
 """Evaluation on levels: every level once, with the most probable action.
 
-`stream_levels` is how it is computed; `play_levels`, in which all levels wait for the deepest decision, is its oracle, and
-records what analyses need.
+`stream_levels` is how it is computed; `play_levels`, in which all levels wait for the deepest decision, is
+its oracle, and records what analyses need.
 """
 
 import functools

@@ -9,4 +9,32 @@ from looped_actor.loop.run import run_loop
 from looped_actor.loop.state import LoopProblem, LoopResult, Step
 from looped_actor.loop.streaming import StreamablePolicy, Streaming, StreamOutput, StreamResult
 
-__all__ = ["Carry", "Categorical", "DiagonalGaussian", "Distribution", "EarlyExit", "Execution", "FixedLoops", "FrozenScan", "HaltingRule", "LatentResidual", "LoopProblem", "LoopResult", "MeanGradient", "Packed", "PolicyKL", "Readout", "Step", "StopReason", "StreamOutput", "StreamResult", "StreamablePolicy", "Streaming", "UnitGaussian", "empty_carry", "mean_gradient", "run_loop", "zero_carry"]
+__all__ = [
+    "Carry",
+    "Categorical",
+    "DiagonalGaussian",
+    "Distribution",
+    "EarlyExit",
+    "Execution",
+    "FixedLoops",
+    "FrozenScan",
+    "HaltingRule",
+    "LatentResidual",
+    "LoopProblem",
+    "LoopResult",
+    "MeanGradient",
+    "Packed",
+    "PolicyKL",
+    "Readout",
+    "Step",
+    "StopReason",
+    "StreamOutput",
+    "StreamResult",
+    "StreamablePolicy",
+    "Streaming",
+    "UnitGaussian",
+    "empty_carry",
+    "mean_gradient",
+    "run_loop",
+    "zero_carry",
+]

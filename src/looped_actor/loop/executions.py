@@ -33,7 +33,8 @@ class Execution(Protocol):
     """A way to run a batch of loops."""
 
     def gradient_group(self, batch: int, latent_size: int) -> tuple[int, "Execution"]:
-        """Return how many of a batch go forward, through the loss and backward together, and how their loops run."""
+        """Return how many of a batch go forward, through the loss and backward together, and how their loops
+        run."""
         return batch, self
 
     def run(

@@ -1,8 +1,8 @@
 """How many examples to compute together, by device.
 
-Results never depend on it, beyond rounding; time does. What suits a kind of device is a number of *scalars* in
-latents, so that one rule holds for all nets and boards. `looped-actor plan --time` times the alternatives on the
-hardware at hand.
+Results never depend on it, beyond rounding; time does. What suits a kind of device is a number of *scalars*
+in latents, so that one rule holds for all nets and boards. `looped-actor plan --time` times the alternatives
+on the hardware at hand.
 """
 
 from typing import Any, NamedTuple
@@ -27,8 +27,8 @@ CPU = LatentBudget(microbatch=16_000, slots=100_000, min_microbatch=2, max_slots
 microbatches of 2 were the fastest in most runs and 4 in others; for 43 x 32, microbatches of 8, and 16 by 7%
 slower. More slots are no faster, and more of them stand empty when a stream drains."""
 TPU = LatentBudget(microbatch=414_000, slots=1_655_000)
-"""Microbatches of 32 and 128 slots at 101 x 128 scalars, by the compiler's estimates for v5e: larger ones do not
-fit the fast memory, and smaller ones do not fill the matrix units. See docs/accelerators.md."""
+"""Microbatches of 32 and 128 slots at 101 x 128 scalars, by the compiler's estimates for v5e: larger ones do
+not fit the fast memory, and smaller ones do not fill the matrix units. See docs/accelerators.md."""
 GPU = LatentBudget(microbatch=4_000_000, slots=16_000_000)
 """Enough to be worth a kernel launch, by the estimates for one H100. See docs/accelerators.md."""
 BUDGETS = {"cpu": CPU, "tpu": TPU, "gpu": GPU, "cuda": GPU, "rocm": GPU}

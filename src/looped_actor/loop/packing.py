@@ -21,10 +21,10 @@ MAX_MICROBATCHES_TOGETHER = 8
 class Packed(Execution):
     """Sort by expected depth, cut into microbatches, and run `EarlyExit` on each, one after the other.
 
-    A microbatch costs the loops of its deepest example, so the batch costs about the sum of its loops when the
-    expectation is good. The expectation (say, the loops an example took when it was collected) decides the
-    order and nothing else: result and gradient are the same for any. Without one, the examples are taken in
-    the order in which they are given.
+    A microbatch costs the loops of its deepest example, so the batch costs about the sum of its loops when
+    the expectation is good. The expectation (say, the loops an example took when it was collected) decides
+    the order and nothing else: result and gradient are the same for any. Without one, the examples are taken
+    in the order in which they are given.
     """
 
     microbatch: int | None = None
@@ -104,9 +104,10 @@ def mean_gradient(
 ) -> MeanGradient:
     """Return the gradient of the mean loss of a minibatch, for any learner.
 
-    With `Packed`, it is taken a few microbatches at a time. Inside a net, `Packed` splits the loop alone, and all
-    latents of the minibatch wait for its loss; here these few go forward, through the loss and backward before
-    the next begin, and only sums remain of them. The gradient is the same, in the memory of a few microbatches.
+    With `Packed`, it is taken a few microbatches at a time. Inside a net, `Packed` splits the loop alone, and
+    all latents of the minibatch wait for its loss; here these few go forward, through the loss and backward
+    before the next begin, and only sums remain of them. The gradient is the same, in the memory of a few
+    microbatches.
 
     Args:
       loss: loss and metrics of each example.
@@ -174,7 +175,8 @@ def _partition(batch: int, size: int, expected_loops: Real[Array, " b"] | None) 
 
 
 def even_microbatches(batch: int, size: int) -> tuple[int, int]:
-    """Return the size of microbatches, and how many go together, that leave the least of a batch to be padded.
+    """Return the size of microbatches, and how many go together, that leave the least of a batch to be
+    padded.
 
     They may be half as large as `size`, no less; of equals, the larger.
     """

@@ -1,7 +1,7 @@
 """Randomness by address.
 
-A key is not threaded through the program but computed from its purpose: stream, environment, step. So a
-draw does not depend on the order, the batch or the device in which it is computed, and a resumed run draws the
+A key is not threaded through the program but computed from its purpose: stream, environment, step. So a draw
+does not depend on the order, the batch or the device in which it is computed, and a resumed run draws the
 same numbers as an uninterrupted one.
 """
 

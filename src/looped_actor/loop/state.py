@@ -67,8 +67,8 @@ class LoopResult(NamedTuple):
     def weighted_loop_cost(self) -> Float[Array, ""]:
         """Loops computed for value and gradient, in loops of a forward and backward pass.
 
-        A loop is computed forward; the backward pass computes it once more and then differentiates it, which is
-        twice the work.
+        A loop is computed forward; the backward pass computes it once more and then differentiates it, which
+        is twice the work.
         """
         return (self.executed + 3 * self.executed_back) / 4
 

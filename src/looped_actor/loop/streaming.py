@@ -1,13 +1,14 @@
-"""`Streaming`: turn halting into time when acting, by giving the slot of a state that halts to the next state.
+"""`Streaming`: turn halting into time when acting, by giving the slot of a state that halts to the next
+state.
 
 A batch of loops waits for its deepest example. A stream does not: it has a fixed number of *slots*, and every
-*tick* computes one loop for all of them. States come from *rows* (environments, levels, requests). A row waits for
-a slot, loops in it until its halting rule is satisfied, and is then *settled*: its decision is carried out, after
-which it may want to decide again.
+*tick* computes one loop for all of them. States come from *rows* (environments, levels, requests). A row
+waits for a slot, loops in it until its halting rule is satisfied, and is then *settled*: its decision is
+carried out, after which it may want to decide again.
 
-Settling touches all rows at once and so costs the same for one as for many; it is done when a slot is free and no
-row waits. With more rows than slots that is every few ticks, with as many rows as slots in every tick with a halt.
-In either case no slot stays free as long as any row could use it.
+Settling touches all rows at once and so costs the same for one as for many; it is done when a slot is free
+and no row waits. With more rows than slots that is every few ticks, with as many rows as slots in every tick
+with a halt. In either case no slot stays free as long as any row could use it.
 """
 
 from collections.abc import Callable
@@ -98,8 +99,8 @@ class Streaming:
           table: what the callbacks know about the rows: any pytree.
           rows: how many there are.
           observe: the observations of some rows.
-          settle: carry out the decisions of the rows that are marked. Returns the table after it, and for these
-            rows whether they want to decide again; what it returns for the others is ignored.
+          settle: carry out the decisions of the rows that are marked. Returns the table after it, and for
+            these rows whether they want to decide again; what it returns for the others is ignored.
           carry_of: the carry of some rows.
           waiting: rows that want a decision at first. Default: all.
         """

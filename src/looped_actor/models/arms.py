@@ -53,7 +53,8 @@ class Looped:
 
 @dataclass(frozen=True)
 class Stacked:
-    """Copies of a core, applied once each: Iso-Params with one copy, Iso-FLOPs with as many as may be looped."""
+    """Copies of a core, applied once each: Iso-Params with one copy, Iso-FLOPs with as many as may be
+    looped."""
 
     core: CoreConfig = field(default_factory=CoreConfig)
     copies: int = 16
@@ -77,9 +78,7 @@ class Stacked:
 
     def build(self, task: Task, rngs: nnx.Rngs, initial: InitialWeights = DEFAULT_INITIAL) -> PolicyModel:
         """Return a net with new weights."""
-        trunk = Stack(
-            self.core, self.copies, convolution=task.grid is not None, initial=initial, rngs=rngs
-        )
+        trunk = Stack(self.core, self.copies, convolution=task.grid is not None, initial=initial, rngs=rngs)
         return _assemble(task, trunk, rngs, initial)
 
 

@@ -1,8 +1,8 @@
 """DRC(D, N): the deep repeated ConvLSTM of Guez et al. (2019), without memory, as in the paper's comparison.
 
 D ConvLSTM layers run N times on one observation, from a zero state each time, so like the looped actor it
-decides from the present board alone. Its last layer flattens the board, so unlike the looped actor it plays boards
-of one size only.
+decides from the present board alone. Its last layer flattens the board, so unlike the looped actor it plays
+boards of one size only.
 """
 
 import functools
@@ -48,7 +48,8 @@ class LSTMState(NamedTuple):
 
 
 class ConvLSTM(nnx.Module):
-    """One layer. Its inputs are the encoding, the layer below, its own state, a pooled summary of it, and the border."""
+    """One layer. Its inputs are the encoding, the layer below, its own state, a pooled summary of it, and the
+    border."""
 
     def __init__(self, channels: int, *, rngs: nnx.Rngs):
         self.channels = channels
@@ -165,7 +166,8 @@ def _convolve(inputs: Array, kernel: Array, *args: Any, **kwargs: Any) -> Array:
 def shifted_products(
     inputs: Float[Array, "b r c i"], kernel: Float[Array, "h w i o"]
 ) -> Float[Array, "b r c o"]:
-    """Compute a "same" convolution as one matrix product with a shifted board for each weight of the window."""
+    """Compute a "same" convolution as one matrix product with a shifted board for each weight of the
+    window."""
     height, width, channels, _ = kernel.shape
     batch, rows, columns, _ = inputs.shape
     padding = [(0, 0), *(((size - 1) // 2, size // 2) for size in (height, width)), (0, 0)]

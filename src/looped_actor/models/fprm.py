@@ -36,8 +36,8 @@ class CoreConfig:
     layers: int = 2
     """Transformer blocks per loop, each attention and SwiGLU."""
     hidden: int | None = None
-    """Hidden width of the SwiGLU. None: 8/3 of the width, rounded up to a multiple of 256 (below a width of 128:
-    of the width)."""
+    """Hidden width of the SwiGLU. None: 8/3 of the width, rounded up to a multiple of 256 (below a width of
+    128: of the width)."""
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """Type of matrix products. Latents, norms, residuals and halting stay in float32."""
 
@@ -129,7 +129,8 @@ class FPRMCore(nnx.Module):
     def __call__(
         self, z: Float[Array, "b t d"], x: Float[Array, "b t d"], grid: Grid | None = None
     ) -> Float[Array, "b t d"]:
-        """Compute one loop. `grid` is the shape of the board, for cores with a convolution; token 0 is the readout."""
+        """Compute one loop. `grid` is the shape of the board, for cores with a convolution; token 0 is the
+        readout."""
         alpha_1, beta_1, alpha_2, beta_2 = (s.astype(z.dtype) for s in self.scaling)
         if self.convolution is not None:
             if grid is None:

@@ -21,7 +21,8 @@ fan_in_init = nnx.initializers.lecun_normal()
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """Distributions of the initial weights. The defaults are this project's, `AUTHORS_INITIAL` the authors'."""
+    """Distributions of the initial weights. The defaults are this project's, `AUTHORS_INITIAL` the
+    authors'."""
 
     token_std: float | None = None
     """Standard deviation of the readout token and of position and role embeddings. None: 1 / sqrt(width)."""

@@ -1,6 +1,7 @@
 """MLPs over states and goals: the value and the critics of offline learning, and the simplest actor.
 
-Their shape is that of OGBench's reference: dense layers with GELU, followed by layer norm in value and critics.
+Their shape is that of OGBench's reference: dense layers with GELU, followed by layer norm in value and
+critics.
 """
 
 import itertools
@@ -12,7 +13,11 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float
 
-from looped_actor.loop import HaltingRule, LoopResult, StreamablePolicy, UnitGaussian.
+from looped_actor.loop import HaltingRule, LoopResult, StreamablePolicy, UnitGaussian
+from looped_actor.models.actor import PolicyOutput
+from looped_actor.models.tokenizers import GoalObservation, state_and_goal
+
+# Uniform, with a variance of 1 / mean(fan in, fan out).
 _dense_init = nnx.initializers.variance_scaling(1.0, "fan_avg", "uniform")
 
 

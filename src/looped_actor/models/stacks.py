@@ -1,7 +1,7 @@
 """The untied baselines: copies of the core, applied once each.
 
-Iso-Params is a stack of one core: the parameters of the looped trunk, and one pass. Iso-FLOPs is a stack of as many
-cores as the looped trunk may loop: its computation, and that many times its parameters.
+Iso-Params is a stack of one core: the parameters of the looped trunk, and one pass. Iso-FLOPs is a stack of
+as many cores as the looped trunk may loop: its computation, and that many times its parameters.
 """
 
 from typing import Any

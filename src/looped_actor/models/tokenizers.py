@@ -58,7 +58,8 @@ GEOMETRY_FEATURES = 6
 
 
 def cell_geometry(grid: Grid) -> Float[Array, "r c 6"]:
-    """Return the geometry of each cell: row and column in [-1, 1], and a flag for each of the four borders."""
+    """Return the geometry of each cell: row and column in [-1, 1], and a flag for each of the four
+    borders."""
     rows, columns = grid
     row, column = jnp.meshgrid(jnp.arange(rows), jnp.arange(columns), indexing="ij")
 

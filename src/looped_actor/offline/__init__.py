@@ -6,10 +6,10 @@ from looped_actor.offline.goals import GoalRows, GoalSampling, sample_rows
 __all__ = [
     "Dataset",
     "DatasetError",
-    "GoalRows",
     "EpisodeIndex",
+    "GoalRows",
     "GoalSampling",
-    "sample_rows",
     "from_ogbench",
     "open_dataset",
+    "sample_rows",
 ]

@@ -1,7 +1,7 @@
 """Batches of transitions with goals in hindsight, drawn from a dataset.
 
-A draw is addressed by the number of its update and of its example, so the same run results on any number of devices, up
-to the order in which numbers are summed, and whether the dataset lies on the devices or stays on disk.
+A draw is addressed by the number of its update and of its example. So a run draws the same batches on any
+number of devices, and whether the dataset is on the devices or on disk.
 """
 
 import functools
@@ -20,7 +20,7 @@ from looped_actor.offline.goals import GoalRows, GoalSampling, sample_rows
 from looped_actor.training.sharding import DATA, place, replicate
 
 UPDATE_ROWS: Any = PartitionSpec(None, DATA)
-"""Sharding of batches of several updates: examples over the devices."""
+"""Sharding of the batches of several updates: by examples, the second axis."""
 
 
 class GoalBatch(NamedTuple):
@@ -29,26 +29,26 @@ class GoalBatch(NamedTuple):
     state: Float[Array, "*b n"]
     action: Float[Array, "*b a"]
     next_state: Float[Array, "*b n"]
-    """State that the target of the critics reads, one or a few steps later."""
+    """State that the critics bootstrap from, one or a few steps later."""
     value_goal: Float[Array, "*b n"]
     actor_goal: Float[Array, "*b n"]
     reached: Bool[Array, "*b"]
-    """Whether the value goal is reached before the next state, as the state itself is: the episode ends there."""
+    """Whether the value goal comes before the next state: the return then ends at the goal."""
     steps: Int[Array, "*b"]
     """Steps to the next state, or to the value goal if it is reached."""
 
 
 @dataclass(frozen=True)
 class BatchSampling:
-    """How the batches of all updates are drawn.
+    """The distribution of batches, and the random draws of every update.
 
     Args:
       batch: examples of an update, over all devices.
-      updates: of an iteration.
-      goals: how goals are drawn.
+      updates: gradient steps of an iteration.
+      goals: distribution of goals.
       discount: of the geometric distance of future goals.
       steps: from a state to its next state.
-      dtype: of the batches.
+      dtype: of states and actions.
     """
 
     batch: int
@@ -91,7 +91,7 @@ class BatchSampling:
             value_goal=take(states, value_goal),
             actor_goal=take(states, actor_goal),
             reached=reached,
-            steps=(value_goal * reached + next_row * ~reached) - row,
+            steps=value_goal * reached + next_row * ~reached - row,
         )
 
 
@@ -125,31 +125,31 @@ def device_table(dataset: Dataset, mesh: Mesh, dtype: Any) -> DeviceTable:
 
 
 class HostBatches:
-    """Batches that the host reads from a dataset on disk, for one iteration ahead."""
+    """Batches that the host reads from a dataset on disk, one iteration ahead."""
 
     def __init__(self, dataset: Dataset, sampling: BatchSampling, mesh: Mesh):
         self.dataset, self.sampling, self.mesh = dataset, sampling, mesh
         self._index = replicate(mesh, dataset.index)
-        self._ahead: dict[int, GoalBatch] = {}
-        self._rows = jax.jit(self._all_rows)
+        self._prefetched: dict[int, GoalBatch] = {}
+        self._rows = jax.jit(self._iteration_rows)
 
     def batches(self, root: UInt32[Array, "2"], iteration: int) -> GoalBatch:
         """Return the batches of all updates of an iteration, on the devices."""
-        return self._ahead.pop(iteration, None) or self._read(root, iteration)
+        return self._prefetched.pop(iteration, None) or self._read(root, iteration)
 
     def prefetch(self, root: UInt32[Array, "2"], iteration: int) -> None:
         """Read the batches of an iteration while the devices compute."""
-        self._ahead[iteration] = self._read(root, iteration)
+        self._prefetched[iteration] = self._read(root, iteration)
 
     def _read(self, root: UInt32[Array, "2"], iteration: int) -> GoalBatch:
         rows = jax.tree.map(np.asarray, self._rows(self._index, root, iteration))
         batch = self.sampling.gather(self.dataset.states, self.dataset.actions, rows)
         return place(self.mesh, batch, UPDATE_ROWS)
 
-    def _all_rows(self, index: EpisodeIndex, root: UInt32[Array, "2"], iteration: Int[Array, ""]) -> GoalRows:
+    def _iteration_rows(
+        self, index: EpisodeIndex, root: UInt32[Array, "2"], iteration: Int[Array, ""]
+    ) -> GoalRows:
         examples = jnp.arange(self.sampling.batch)
         return jax.lax.map(
             lambda update: self.sampling.rows(index, root, update, examples), self.sampling.numbers(iteration)
         )
-
-

@@ -1,8 +1,9 @@
-"""Goals in hindsight: states that an episode reached are used as its goals.
+"""Goals in hindsight: states that an episode reached serve as its goals.
 
-A value goal is the state itself, a later state of its episode at a geometric distance, or any state of the dataset. An
-actor's goal is a later state of its episode, uniformly at random or at a geometric distance. A goal never crosses the
-end of an episode; for its last transition, the later state is that of the row itself.
+A value goal is the state itself, a later state of its episode at a geometric distance, or any state of the
+dataset. An actor's goal is a later state of its episode, uniformly at random or at a geometric distance.
+Goals are states at which a transition starts. So the latest goal of an episode is the state before its last
+one, and the goal of its last transition is the state itself.
 """
 
 import math
@@ -19,14 +20,14 @@ from looped_actor.utils.errors import UserError
 
 @dataclass(frozen=True)
 class GoalSampling:
-    """Mixture of value goals. The defaults are GCIQL's."""
+    """Distribution of goals. The defaults are GCIQL's."""
 
     current: float = 0.2
-    """Share of goals that are the state itself."""
+    """Share of value goals that are the state itself."""
     future: float = 0.5
-    """Share of goals from later in the episode."""
+    """Share of value goals that are a later state of the episode."""
     random: float = 0.3
-    """Share of goals from anywhere in the dataset."""
+    """Share of value goals that are any state of the dataset."""
     near_actor: bool = False
     """Draw the actor's goals at a geometric distance, instead of uniformly from the rest of the episode."""
 
@@ -56,26 +57,30 @@ def sample_rows(
     """Draw one transition of a dataset uniformly, and goals for it.
 
     Args:
-      index: of the transitions.
+      index: the dataset's transitions.
       key: of this one example, so that a batch does not depend on how it is sharded.
       sampling: shares of value goals.
-      discount: a future value goal is k steps ahead with probability (1 - discount) discount^(k - 1).
+      discount: a future goal is k steps ahead with probability (1 - discount) discount^(k - 1).
       steps: from the row to the next row.
     """
     keys = jax.random.split(key, 5)
-    count = len(index.begins)
-    row = jnp.asarray(index.begins)[jax.random.randint(keys[0], (), 0, count)]
-    anywhere = jnp.asarray(index.begins)[jax.random.randint(keys[1], (), 0, count)]
-    last = jnp.asarray(index.last)[row]
+    rows = jnp.asarray(index.transition_rows)
+    row = rows[jax.random.randint(keys[0], (), 0, len(rows))]
+    random = rows[jax.random.randint(keys[1], (), 0, len(rows))]
+    last = jnp.asarray(index.last_rows)[row]
 
-    def ahead(key: Any) -> Int[Array, ""]:
+    def at_geometric_distance(key: Any) -> Int[Array, ""]:
         return jnp.minimum(row + jax.random.geometric(key, 1 - discount, dtype=jnp.int32), last)
 
-    future = ahead(keys[2])
-    kind = jax.random.uniform(keys[3])
+    future = at_geometric_distance(keys[2])
+    share = jax.random.uniform(keys[3])
     value_goal = jnp.where(
-        kind < sampling.current, row, jnp.where(kind < sampling.current + sampling.future, future, anywhere)
+        share < sampling.current, row, jnp.where(share < sampling.current + sampling.future, future, random)
     )
     uniform = jax.random.randint(keys[4], (), jnp.minimum(row + 1, last), last + 1)
-    actor_goal = ahead(keys[4]) if sampling.near_actor else uniform
-    return GoalRows(row, jnp.minimum(row + steps, last + 1), value_goal, actor_goal)
+    return GoalRows(
+        row=row,
+        next_row=jnp.minimum(row + steps, last + 1),
+        value_goal=value_goal,
+        actor_goal=at_geometric_distance(keys[4]) if sampling.near_actor else uniform,
+    )

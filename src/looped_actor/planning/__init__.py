@@ -1,1 +1,1 @@
-"""What a run would take on chips that are not here: its programs compiled for them, and read."""
+"""Cost of a run before it starts: by formula, timed here, or compiled for chips that are not attached."""

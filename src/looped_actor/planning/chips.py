@@ -1,4 +1,4 @@
-"""Chips that need not be here: what they can do, and how to have XLA compile for them."""
+"""Chips to plan for: their rates, and how to compile for them when they are not attached."""
 
 import importlib.util
 import math
@@ -11,7 +11,7 @@ import jax
 from jax.experimental import topologies
 from jax.sharding import Mesh
 
-from looped_actor.training.sharding import mesh_of
+from looped_actor.training.sharding import make_mesh
 from looped_actor.utils.checks import brief, shown
 from looped_actor.utils.errors import UserError
 
@@ -20,10 +20,10 @@ GIB = 2**30
 
 @dataclass(frozen=True)
 class Chip:
-    """What a chip can do, from its maker's data sheet; times that no sheet has are assumed."""
+    """Rates of a chip by its maker's data sheet, and latencies that are assumed."""
 
     memory: float
-    """Bytes."""
+    """Bytes of main memory."""
     bandwidth: float
     """Bytes per second of main memory."""
     peak: float
@@ -31,26 +31,33 @@ class Chip:
     link: float
     """Bytes per second that a chip exchanges with the others."""
     clock: float | None = None
-    """Cycles per second. None: the compiler estimates none, and a kernel takes its roofline."""
-    launch: float = 0.0
-    """Seconds that a kernel takes at least. Assumed."""
-    turn: float = 0.0
-    """Seconds more per pass of a loop whose end depends on data. Assumed."""
-    meet: float = 10e-6
-    """Seconds that an exchange takes at least. Assumed."""
+    """Cycles per second. None: the compiler estimates no cycles, and a kernel takes its roofline."""
+    kernel_latency: float = 0.0
+    """Minimum seconds of a kernel. Assumed."""
+    loop_latency: float = 0.0
+    """Seconds per pass to decide whether a loop whose end depends on data goes on. Assumed."""
+    collective_latency: float = 10e-6
+    """Minimum seconds of an exchange. Assumed."""
 
 
 CHIPS = {
-    "v5e": Chip(16 * GIB, 819e9, 197e12, 200e9, clock=1.5e9),
-    "v5p": Chip(95 * GIB, 2765e9, 459e12, 600e9, clock=1.75e9),
-    "v6e": Chip(32 * GIB, 1640e9, 918e12, 400e9, clock=1.75e9),
-    # TF32 for float32, which is JAX's default there. Two microseconds a kernel, and ten to read back
-    # whether a loop goes on.
-    "h100": Chip(80e9, 3352e9, 494e12, 450e9, launch=2e-6, turn=10e-6),
+    "v5e": Chip(memory=16 * GIB, bandwidth=819e9, peak=197e12, link=200e9, clock=1.5e9),
+    "v5p": Chip(memory=95 * GIB, bandwidth=2765e9, peak=459e12, link=600e9, clock=1.75e9),
+    "v6e": Chip(memory=32 * GIB, bandwidth=1640e9, peak=918e12, link=400e9, clock=1.75e9),
+    # float32 products are in TF32, JAX's default there. A kernel takes two microseconds, and to read back
+    # whether a loop goes on takes ten.
+    "h100": Chip(
+        memory=80e9,
+        bandwidth=3352e9,
+        peak=494e12,
+        link=450e9,
+        kernel_latency=2e-6,
+        loop_latency=10e-6,
+    ),
 }
 
 _TPU_SETTINGS = {
-    "TPU_SKIP_MDS_QUERY": "1",  # there is no machine to ask about itself
+    "TPU_SKIP_MDS_QUERY": "1",  # the metadata server of a TPU machine, which does not exist here
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
     "TPU_ACCELERATOR_TYPE": "v5litepod-4",
@@ -76,14 +83,14 @@ device_description_str: "NVIDIA H100 80GB HBM3"
 
 @dataclass(frozen=True)
 class Topology:
-    """Chips of one kind and how they stand: `v5e:16x16`, `h100:8`."""
+    """Chips of one kind in a grid: `v5e:16x16`, `h100:8`."""
 
     kind: str
     sides: tuple[int, ...]
 
     @classmethod
-    def named(cls, text: str) -> "Topology":
-        """From its name. A kind alone is one chip."""
+    def parse(cls, text: str) -> "Topology":
+        """Return the topology of that name. A kind alone is one chip."""
         kind, colon, sides = text.partition(":")
         found = re.fullmatch(r"\d{1,4}(x\d{1,4}){0,2}", sides if colon else "1")
         if kind not in CHIPS or found is None or "0" in sides.split("x"):
@@ -96,44 +103,44 @@ class Topology:
 
     @property
     def name(self) -> str:
-        """As it is given."""
+        """Name, as `parse` reads it."""
         return f"{self.kind}:{'x'.join(map(str, self.sides))}"
 
     @property
     def chip(self) -> Chip:
-        """What each of them can do."""
+        """Rates of each of its chips."""
         return CHIPS[self.kind]
 
     @property
     def size(self) -> int:
-        """How many."""
+        """Number of chips."""
         return math.prod(self.sides)
 
     def compile_only_mesh(self) -> Mesh:
         """Return the chips as devices to compile for, and switch JAX to the CPU for the whole process."""
-        jax.config.update("jax_platforms", "cpu")  # or JAX looks for chips that are not here
+        jax.config.update("jax_platforms", "cpu")  # or JAX would look for attached chips
         jax.config.update("jax_traceback_in_locations_limit", 0)  # libtpu 0.0.42 can hang on long ones
-        more: dict[str, Any] = {}
+        options: dict[str, Any] = {}
         if self.kind == "h100":
-            _need("jax_cuda12_plugin", "jax-cuda12-plugin jax-cuda12-pjrt")
+            _require("jax_cuda12_plugin", "jax-cuda12-plugin jax-cuda12-pjrt")
             platform, name = "cuda", "h100"
-            more = {"target_config": _H100, "topology": f"1x1x{self.size}"}
+            options = {"target_config": _H100, "topology": f"1x1x{self.size}"}
         else:
-            _need("libtpu", "'looped-actor[plan]'")
+            _require("libtpu", "'looped-actor[plan]'")
             for setting, value in _TPU_SETTINGS.items():
                 os.environ.setdefault(setting, value)
             platform, name = "tpu", self.name
             if self.size == 1:
-                name, more = f"{self.kind}:1x1x1", {"chips_per_host_bounds": (1, 1, 1)}
+                name, options = f"{self.kind}:1x1x1", {"chips_per_host_bounds": (1, 1, 1)}
         try:
-            described = topologies.get_topology_desc(platform=platform, topology_name=name, **more)
-        except Exception as error:  # a library's own, of any class
-            raise UserError(
-                f"topology {self.name}: the compiler knows no such one ({brief(error)})"
-            ) from None
-        return mesh_of(described.devices)
+            description = topologies.get_topology_desc(platform=platform, topology_name=name, **options)
+        except Exception as error:  # libraries raise errors of any class
+            raise UserError(f"topology {self.name}: the compiler does not know it ({brief(error)})") from None
+        return make_mesh(description.devices)
 
 
-def _need(module: str, package: str) -> None:
+def _require(module: str, package: str) -> None:
     if importlib.util.find_spec(module) is None:
-        raise UserError(f"{module} is not installed, which compiles for these chips: pip install {package}")
+        raise UserError(
+            f"compiling for these chips needs {module}, which is not installed: pip install {package}"
+        )

@@ -1,7 +1,7 @@
-"""A compiled program read as text: what it computes, moves and exchanges, loop by loop.
+"""Cost of a compiled program, loop by loop, read from its text.
 
 XLA's own analysis counts the body of a while loop once, whatever its trips. Here the loops stay apart, as a
-tree: each node is what one pass through a body costs, and its children are the loops inside of it.
+tree: a node is the cost of one pass through a body, and its children are the loops inside it.
 """
 
 import math
@@ -21,19 +21,19 @@ _SLICES = ("dynamic-slice", "slice", "gather")
 
 
 class Kernel(NamedTuple):
-    """One thing that the hardware is told to do."""
+    """One operation of the hardware."""
 
     operation: str
     flops: float
-    """Of matrix products."""
+    """FLOPs of matrix products."""
     bytes: float
-    """Read and written in main memory."""
+    """Bytes read and written in main memory."""
     cycles: float
-    """As the compiler estimates them; 0 where it does not."""
+    """Cycles by the compiler's estimate; 0 if it gives none."""
 
 
-class Exchange(NamedTuple):
-    """What all devices send each other."""
+class Collective(NamedTuple):
+    """One exchange between all devices."""
 
     operation: str
     bytes: int
@@ -41,19 +41,20 @@ class Exchange(NamedTuple):
 
 @dataclass
 class Body:
-    """What is computed between two jumps."""
+    """The body of a loop, or a whole program."""
 
     label: str
-    """The scopes that it was traced in."""
+    """Scopes in which it was traced."""
     kernels: list[Kernel] = field(default_factory=list)
-    exchanges: list[Exchange] = field(default_factory=list)
+    collectives: list[Collective] = field(default_factory=list)
     trips: int | None = None
-    """How often it is passed, where the text says so."""
+    """Number of passes; None if it depends on the data."""
     loops: "list[Body]" = field(default_factory=list)
+    """Loops inside it."""
 
     @property
     def name(self) -> str:
-        """The innermost scope: `tick_128` of `jit(iterate)/settle_128/while/body/tick_128/while`."""
+        """Innermost scope: `tick_128` of `jit(iterate)/settle_128/while/body/tick_128/while`."""
         scopes = [scope for scope in self.label.split("/") if scope not in ("while", "body", "closed_call")]
         return scopes[-1] if self.label.endswith("/while") and scopes else ""
 
@@ -69,18 +70,17 @@ class _Shape(NamedTuple):
 
     @property
     def bits(self) -> int:
-        """Of an element."""
+        """Bits of an element."""
         return _BITS[self.kind] if self.kind in _BITS else int(re.sub(r"^\D+(\d+).*", r"\1", self.kind))
 
     @property
-    def near(self) -> bool:
-        """Whether it lies in a memory nearer than the main one."""
+    def in_fast_memory(self) -> bool:
         return re.search(r"S\([1-9]\)", self.layout) is not None
 
     @property
     def bytes(self) -> float:
-        """In main memory, with what fills up its tiles; 0 where it lies nearer."""
-        if self.near:
+        """Bytes in main memory, with the padding of its tiles; 0 for arrays in fast memory."""
+        if self.in_fast_memory:
             return 0
         order, tile = re.match(r"([\d,]*)(?::T\(([\d,]+)\))?", self.layout).groups()  # type: ignore[union-attr]
         if not tile or not order:
@@ -106,20 +106,21 @@ class _Instruction:
     operation: str
     operands: list[str]
     inside: str
-    """The text of the operands."""
+    """Text of the operands."""
     rest: str
+    """Text after the operands."""
 
     @property
     def bytes(self) -> float:
         return sum(shape.bytes for shape in _shapes(self.shape))
 
-    def called(self, what: str) -> str | None:
-        found = re.search(rf"\b{what}=%?([\w.\-]+)", self.rest)
+    def attribute(self, name: str) -> str | None:
+        found = re.search(rf"\b{name}=%?([\w.\-]+)", self.rest)
         return found.group(1) if found else None
 
 
-def _closing(text: str) -> int:
-    """Where the bracket closes that the text begins with."""
+def _find_closing(text: str) -> int:
+    """Return the position of the bracket that closes the one with which the text begins."""
     depth = 0
     for place, sign in enumerate(text):
         depth += (sign == "(") - (sign == ")")
@@ -128,13 +129,13 @@ def _closing(text: str) -> int:
     return len(text)
 
 
-def _instruction(line: str) -> _Instruction | None:
+def _parse_instruction(line: str) -> _Instruction | None:
     found = _INSTRUCTION.match(line)
     if found is None:
         return None
     root, name, text = found.groups()
     if text.startswith("("):
-        end = _closing(text) + 1
+        end = _find_closing(text) + 1
         shape, text = text[:end], text[end:].lstrip()
     else:
         shape, _, text = text.partition(" ")
@@ -142,7 +143,7 @@ def _instruction(line: str) -> _Instruction | None:
     if not bracket:
         return None
     text = text[len(operation) :]
-    end = _closing(text)
+    end = _find_closing(text)
     inside = text[1:end]
     operands = re.findall(r"%([\w.\-]+)", inside)
     return _Instruction(name, bool(root), shape, operation, operands, inside, text[end + 1 :])
@@ -161,48 +162,49 @@ class _Module:
                     self.entry = begun.group(2) if begun.group(1) else self.entry
             elif line.startswith("}"):
                 current = None
-            elif (read := _instruction(line)) is not None:
+            elif (read := _parse_instruction(line)) is not None:
                 current[read.name] = read
 
     def body(self, name: str, label: str, trips: int | None = None) -> Body:
-        """A computation with all loops inside of it."""
+        """Return a computation with all loops inside it."""
         body = Body(label, trips=trips)
         for one in self.computations[name].values():
             if one.operation == "while":
                 found = re.search(r'op_name="([^"]*)"', one.rest)
-                inner = one.called("body") or ""
+                inner = one.attribute("body") or ""
                 trips = self._trips(one)
                 body.loops.append(self.body(inner, found.group(1) if found else "", trips))
-            elif one.operation == "conditional":  # one of its branches is taken: count the longest
+            elif one.operation == "conditional":  # count the longest branch
                 names = re.findall(r"%([\w.\-]+)", one.rest.partition("branch_computations")[2])
-                names += [n for side in ("true", "false") if (n := one.called(f"{side}_computation"))]
+                names += [n for side in ("true", "false") if (n := one.attribute(f"{side}_computation"))]
                 branches = [self.body(n, label) for n in names if n in self.computations]
                 if branches:
                     body.loops.append(max(branches, key=lambda b: sum(k.bytes + k.cycles for k in b.kernels)))
                     body.loops[-1].trips = 1
             elif one.operation == "call":
-                body.loops.append(self.body(one.called("to_apply") or "", label, 1))
+                body.loops.append(self.body(one.attribute("to_apply") or "", label, 1))
             elif any(one.operation in (kind, f"{kind}-start") for kind in _COLLECTIVES):
-                body.exchanges.append(Exchange(one.operation.removesuffix("-start"), self._sent(name, one)))
+                kind = one.operation.removesuffix("-start")
+                body.collectives.append(Collective(kind, self._sent(name, one)))
             elif one.operation not in _FREE and not one.operation.endswith("-done"):
                 body.kernels.append(self._kernel(name, one))
         return body
 
     def _trips(self, loop: _Instruction) -> int | None:
-        """What a counted loop counts to, as said by its condition."""
-        if said := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
-            return int(said.group(1))
-        limits, names = [], [loop.called("condition")]
+        """Return the trips of a counted loop: as annotated, or the limit in its condition."""
+        if known := re.search(r'known_trip_count":\{"n":"(\d+)"', loop.rest):
+            return int(known.group(1))
+        limits, names = [], [loop.attribute("condition")]
         while names:
             for one in self.computations.get(names.pop() or "", {}).values():
                 if one.operation == "constant" and one.shape.startswith("s32[]") and one.inside.isdigit():
                     limits.append(int(one.inside))
                 if one.operation == "fusion":
-                    names.append(one.called("calls"))
+                    names.append(one.attribute("calls"))
         return limits[0] if len(limits) == 1 else None
 
     def _sent(self, computation: str, one: _Instruction) -> int:
-        """Bytes, wherever they lie, and without what fills up tiles."""
+        """Return the bytes of the operands, in any memory and without the padding of tiles."""
         known = self.computations[computation]
         shapes = [shape for name in one.operands if name in known for shape in _shapes(known[name].shape)]
         return sum(shape.elements * shape.bits // 8 for shape in shapes)
@@ -215,9 +217,9 @@ class _Module:
         )
 
     def _flops(self, computation: str, one: _Instruction) -> float:
-        """Of the matrix products in it."""
+        """Return the FLOPs of the matrix products in an instruction."""
         if one.operation == "fusion":
-            inner = one.called("calls") or ""
+            inner = one.attribute("calls") or ""
             return sum(self._flops(inner, part) for part in self.computations.get(inner, {}).values())
         known = self.computations[computation]
         if one.operation == "dot":
@@ -232,9 +234,9 @@ class _Module:
         return 2.0 * _shapes(one.shape)[0].elements * over
 
     def _moved(self, computation: str, one: _Instruction) -> float:
-        """Bytes of main memory: operands and results, and of what is sliced or updated only that part."""
+        """Return the bytes of operands and results in main memory; of slices and updates, of their part."""
         known = self.computations[computation]
-        if one.operation == "fusion" and (inner := one.called("calls")) in self.computations:
+        if one.operation == "fusion" and (inner := one.attribute("calls")) in self.computations:
             return self._moved_by_fusion(known, one, self.computations[inner])
         operands = [known[name] for name in one.operands if name in known]
         if one.operation in _SLICES:
@@ -252,13 +254,13 @@ class _Module:
         for part in inner.values():
             for name in part.operands:
                 users[name].append(part)
-        given = {int(p.inside): p.name for p in inner.values() if p.operation == "parameter"}
+        parameters = {int(p.inside): p.name for p in inner.values() if p.operation == "parameter"}
 
-        def taken(name: str, whole: float) -> float:
+        def bytes_read(name: str, whole: float) -> float:
             total = 0.0
             for user in users[name]:
                 if user.operation == "bitcast":
-                    total += taken(user.name, whole)
+                    total += bytes_read(user.name, whole)
                 elif user.operation in _SLICES and user.operands[0] == name:
                     total += user.bytes
                 elif not (user.operation == "dynamic-update-slice" and user.operands[0] == name):
@@ -266,20 +268,20 @@ class _Module:
             return min(total, whole)
 
         read = sum(
-            taken(given[place], known[name].bytes)
+            bytes_read(parameters[place], known[name].bytes)
             for place, name in enumerate(one.operands)
-            if name in known and place in given
+            if name in known and place in parameters
         )
         written = one.bytes
         root = next(part for part in inner.values() if part.root)
         roots = [inner[name] for name in root.operands] if root.operation == "tuple" else [root]
         for part in roots:
-            if part.operation == "dynamic-update-slice" and not _shapes(part.shape)[0].near:
+            if part.operation == "dynamic-update-slice" and not _shapes(part.shape)[0].in_fast_memory:
                 written += inner[part.operands[1]].bytes - part.bytes
         return read + max(written, 0.0)
 
 
 def read_program(text: str) -> Body:
-    """The tree of a compiled program's loops, from its text."""
+    """Return the tree of a compiled program's loops, from its text."""
     module = _Module(text)
     return module.body(module.entry, "")

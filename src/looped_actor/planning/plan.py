@@ -1,4 +1,4 @@
-"""What a run would take on chips that are not here, read from programs compiled for them."""
+"""Time and memory of a run on chips that are not attached, from programs compiled for them."""
 
 import functools
 import hashlib
@@ -9,7 +9,7 @@ import re
 import time
 import zlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,130 +17,129 @@ from jaxtyping import Int
 
 from looped_actor.planning.chips import Chip, Topology
 from looped_actor.planning.depths import DISTRIBUTIONS, DepthDistribution
+from looped_actor.planning.estimate import count
 from looped_actor.planning.hlo import Body, read_program
-from looped_actor.planning.schedule import packed, streamed
+from looped_actor.planning.programs import planned_programs
+from looped_actor.planning.schedule import PackedLoops, count_packed_loops, count_stream_trips
 from looped_actor.runs.run import Run
 from looped_actor.utils.files import cache_folder, write_whole
 
-CHIPS_REPLAYED = 8
-"""Whose streams are replayed, to find the slowest."""
+MAX_STREAMS = 8
+"""Chips whose streams are replayed, to find the slowest."""
 
 
-class Program(NamedTuple):
+class CompiledProgram(NamedTuple):
     """A compiled program."""
 
     text: str
     memory: dict[str, int]
     """Bytes on each chip: arguments, results, temporary, code."""
     seconds: float
-    """In which it was compiled."""
+    """Time that it took to compile."""
 
 
-class Part(NamedTuple):
-    """A loop of a program, or what is around its loops."""
+@dataclass(frozen=True, kw_only=True)
+class LoopCost:
+    """Cost of one loop of a program, without the loops inside it; or of what is outside of all loops."""
 
     name: str
     passes: float
-    """Of an iteration."""
+    """Passes in an iteration of training, or in a batch of an evaluation."""
     kernels: float
-    """Of one pass."""
+    """Kernels of a pass."""
     bytes: float
-    """Of main memory, in one pass."""
+    """Bytes of main memory, of a pass."""
     seconds: float
-    """Of one pass, without the loops inside of it."""
+    """Seconds of a pass."""
     bound: str
-    """What takes the time: compute, memory, or launches."""
-    exchanges: float
-    exchanged: float
-    """Bytes, in one pass."""
+    """Bottleneck: compute, memory, launches or exchange."""
+    collectives: float
+    """Exchanges between chips, of a pass."""
+    collective_bytes: float
+    """Bytes that they send, of a pass."""
 
     @property
     def total(self) -> float:
-        """Seconds of an iteration."""
+        """Seconds of all passes."""
         return self.passes * self.seconds
 
 
-class Plan(NamedTuple):
-    """What a run would take."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """Estimated time and memory of a run."""
 
     topology: str
     chips: int
     memory: float
-    """Bytes of a chip that its largest program needs."""
-    has: float
-    """Bytes of a chip."""
-    programs: dict[str, list[Part]]
-    """Parts of each, the longest first."""
-    loops: float
-    """Mean of a thought, assumed."""
+    """Bytes of a chip that the largest program needs."""
+    chip_memory: float
+    """Bytes that a chip has."""
+    programs: dict[str, list[LoopCost]]
+    """Loops of each program, the longest first."""
+    mean_loops: float
+    """Assumed loops per decision."""
     flops: float
-    """Of an iteration, for the loops that were asked for."""
+    """FLOPs of an iteration at the mean loops."""
     iterations: int
-    compiling: float
-    """Seconds."""
+    compile_seconds: float
     peak: float
     """FLOPs per second of a chip."""
 
     @property
-    def _trained(self) -> list[Part]:
-        return [part for name, parts in self.programs.items() if name != "evaluate" for part in parts]
+    def _training(self) -> list[LoopCost]:
+        return [loop for name, loops in self.programs.items() if name != "evaluate" for loop in loops]
 
     @property
     def seconds(self) -> float:
-        """Estimated for an iteration; evaluations come on top."""
-        return sum(part.total for part in self._trained)
-
-    @property
-    def exchanged(self) -> float:
-        """Bytes that a chip sends in an iteration."""
-        return sum(part.passes * part.exchanged for part in self._trained)
-
-    @property
-    def bound(self) -> str:
-        """The loop that takes the most time, and what bounds it."""
-        longest = max(self._trained, key=lambda part: part.total)
-        return f"{longest.name}, by {longest.bound}"
-
-    @property
-    def facts(self) -> dict[str, Any]:
-        """All of it, as JSON can hold it."""
-        programs = {name: [part._asdict() for part in parts] for name, parts in self.programs.items()}
-        more = {name: getattr(self, name) for name in ("seconds", "hours", "exchanged", "bound")}
-        return self._asdict() | more | {"programs": programs}
+        """Seconds of an iteration, without evaluations."""
+        return sum(loop.total for loop in self._training)
 
     @property
     def hours(self) -> float:
-        """Estimated for the run."""
+        """Hours of the run, without evaluations."""
         return self.seconds * self.iterations / 3600
 
+    @property
+    def collective_bytes(self) -> float:
+        """Bytes that a chip sends in an iteration."""
+        return sum(loop.passes * loop.collective_bytes for loop in self._training)
 
-def compiled(lowered: Any, topology: str, cache: pathlib.Path | None) -> Program:
+    @property
+    def bound(self) -> str:
+        """The loop that takes the most time, and its bottleneck."""
+        longest = max(self._training, key=lambda loop: loop.total)
+        return f"{longest.name}, by {longest.bound}"
+
+    @property
+    def results(self) -> dict[str, Any]:
+        """All fields and properties, as JSON."""
+        properties = ("seconds", "hours", "collective_bytes", "bound")
+        return asdict(self) | {name: getattr(self, name) for name in properties}
+
+
+def compile_program(lowered: Any, topology: str, cache: pathlib.Path | None) -> CompiledProgram:
     """Compile a program, or read it from the cache."""
-    about = [lowered.as_text(), topology, *map(_version, ("jaxlib", _compiler(topology)))]
-    key = hashlib.sha256(json.dumps(about).encode()).hexdigest()[:32]
-    place = None if cache is None else cache / f"{key}.plan"
-    if place is not None and place.is_file():
+    versions = map(_version, ("jaxlib", "jax-cuda12-plugin" if topology.startswith("h100") else "libtpu"))
+    key = hashlib.sha256(json.dumps([lowered.as_text(), topology, *versions]).encode()).hexdigest()[:32]
+    path = None if cache is None else cache / f"{key}.plan"
+    if path is not None and path.is_file():
         try:
-            return Program(*json.loads(zlib.decompress(place.read_bytes())))
+            return CompiledProgram(*json.loads(zlib.decompress(path.read_bytes())))
         except (ValueError, TypeError, OSError, zlib.error):
-            place.unlink(missing_ok=True)  # damaged: made again
-    begun = time.monotonic()
-    made = lowered.compile()
-    stats = made.memory_analysis()
+            path.unlink(missing_ok=True)  # damaged
+    start = time.monotonic()
+    compiled = lowered.compile()
+    analysis = compiled.memory_analysis()
     memory = {
-        "arguments": stats.argument_size_in_bytes,
-        "results": stats.output_size_in_bytes - stats.alias_size_in_bytes,
-        "temporary": stats.temp_size_in_bytes,
-        "code": stats.generated_code_size_in_bytes,
+        "arguments": analysis.argument_size_in_bytes,
+        "results": analysis.output_size_in_bytes - analysis.alias_size_in_bytes,
+        "temporary": analysis.temp_size_in_bytes,
+        "code": analysis.generated_code_size_in_bytes,
     }
-    program = Program(made.as_text(), memory, time.monotonic() - begun)
-    if place is not None:
-        write_whole(place, zlib.compress(json.dumps(program).encode()))
+    program = CompiledProgram(compiled.as_text(), memory, time.monotonic() - start)
+    if path is not None:
+        write_whole(path, zlib.compress(json.dumps(program).encode()))
     return program
-
-
-def _compiler(topology: str) -> str:
-    return "jax-cuda12-plugin" if topology.startswith("h100") else "libtpu"
 
 
 def _version(package: str) -> str:
@@ -151,163 +150,186 @@ def _version(package: str) -> str:
 
 
 def default_cache() -> pathlib.Path:
-    """Where compiled plans are kept."""
+    """Return the folder in which compiled plans are kept."""
     return cache_folder() / "plans"
 
 
-def depths_of(run: Run, loops: float | None) -> Int[np.ndarray, " n"]:
-    """Loops of a trained policy's thoughts: around a mean, or as the paper reports them."""
-    most = run.net.max_loops
-    if run.net.halting is None:
-        return np.full(1, most)
-    reported = DISTRIBUTIONS.get(run.config.task.replace("-", "_")) if loops is None and most == 16 else None
-    mean = loops or 0.6 * most
-    chosen = reported or DepthDistribution(0.0, mean, min(2.8, mean / 3))
-    return np.minimum(chosen.draw(4096), most)
+def assumed_depths(run: Run, mean_loops: float | None) -> Int[np.ndarray, " n"]:
+    """Return loops of a trained policy's decisions: around a mean, or else as the paper reports them."""
+    spec = run.spec
+    if spec.halting is None:
+        return np.full(1, spec.max_loops)
+    reported = DISTRIBUTIONS.get(run.config.task) if mean_loops is None and spec.max_loops == 16 else None
+    mean = mean_loops or 0.6 * spec.max_loops
+    depths = reported or DepthDistribution(at_cap=0.0, mean_below=mean, deviation=min(2.8, mean / 3))
+    return np.minimum(depths.draw(4096), spec.max_loops)
 
 
 @dataclass(frozen=True, eq=False)
 class Schedule:
-    """How often the loops of a program are passed."""
+    """Trip counts of a program's loops."""
 
     depths: Int[np.ndarray, " n"]
+    """Loops per decision, to draw from."""
     chips: int
     rows: int
-    """Of a stream on each chip."""
-    thoughts: int
-    """Of each row."""
+    """Rows of a stream on each chip."""
+    decisions: int
+    """Decisions of each row."""
     batch: int = 1
     """Examples of a minibatch on each chip."""
 
-    def trips(self, loop: Body, within: float) -> float:
-        """Passes of a loop each time that it is entered; what holds it is passed `within` times in a row."""
+    def trips(self, loop: Body, enclosing: float) -> float:
+        """Return the passes of a loop for each pass of the loop around it, which makes `enclosing` passes."""
         kind, _, size = loop.name.partition("_")
         if kind in ("settle", "tick") and size:
-            return self._streamed(int(size.rpartition("_")[2]))[loop.name]
+            return self._stream_trips(int(size.rpartition("_")[2]))[loop.name]
         if kind in ("forward", "backward") and size:
-            forward, backward, slowest = self._packed(int(size), max(1, round(within)))
-            return slowest * (forward if kind == "forward" else backward)
+            packed = self._packed_loops(int(size), max(1, round(enclosing)))
+            return packed.slowest_over_mean * getattr(packed, kind)
         if kind == "steps":
-            return self.thoughts
+            return self.decisions
         return 1.0 if loop.trips is None or kind == "restart" else loop.trips
 
     @functools.cache  # noqa: B019
-    def _streamed(self, slots: int) -> dict[str, float]:
-        """On the slowest of some chips."""
+    def _stream_trips(self, slots: int) -> dict[str, float]:
+        """Return the trips on the slowest of some chips."""
         runs = [
-            streamed(self.depths, self.rows, slots, self.thoughts, seed)
-            for seed in range(min(self.chips, CHIPS_REPLAYED))
+            count_stream_trips(self.depths, self.rows, slots, self.decisions, seed)
+            for seed in range(min(self.chips, MAX_STREAMS))
         ]
-        return max(runs, key=_ticks)
+        return max(runs, key=_count_ticks)
 
     @functools.cache  # noqa: B019
-    def _packed(self, chunk: int, at_once: int) -> tuple[float, float, float]:
-        return packed(self.depths, self.batch, chunk, at_once, self.chips)
+    def _packed_loops(self, microbatch: int, together: int) -> PackedLoops:
+        return count_packed_loops(self.depths, self.batch, microbatch, together, self.chips)
 
 
-def _ticks(trips: dict[str, float]) -> float:
-    settles = {name: count for name, count in trips.items() if name.startswith("settle_")}
-    return sum(count * trips[name.replace("settle", "tick")] for name, count in settles.items())
+def _count_ticks(trips: dict[str, float]) -> float:
+    settles = {name: trip for name, trip in trips.items() if name.startswith("settle_")}
+    return sum(trip * trips[name.replace("settle", "tick")] for name, trip in settles.items())
 
 
-def parts_of(program: Body, chip: Chip, schedule: Schedule) -> list[Part]:
-    """All loops of a program, the longest first. Those that do not run are left out."""
-    parts: list[Part] = []
+def loop_costs(program: Body, chip: Chip, schedule: Schedule) -> list[LoopCost]:
+    """Return the costs of all loops of a program that run, the longest first."""
+    by_name: dict[str, list[LoopCost]] = {}
 
-    def walk(body: Body, passes: float, within: float, path: str) -> None:
-        moved = sum(kernel.bytes for kernel in body.kernels)
-        seconds, bound = _cost(body, chip, schedule.chips)
-        told = len(body.exchanges), sum(exchange.bytes for exchange in body.exchanges)
-        parts.append(Part(path, passes, len(body.kernels), moved, seconds, bound, *told))
+    def add(cost: LoopCost) -> None:
+        by_name.setdefault(cost.name, []).append(cost)
+
+    def walk(body: Body, passes: float, enclosing: float, path: str) -> None:
+        add(_cost_of_body(body, passes, path, chip, schedule.chips))
         for loop in body.loops:
-            trips = schedule.trips(loop, within)
-            turns = trips * chip.turn * passes if loop.trips is None else 0.0
-            if turns:
-                parts.append(Part(f"{loop.name}, asking whether to go on", 1, 0, 0, turns, "launches", 0, 0))
-            walk(
-                loop,
-                passes * trips,
-                trips,
-                loop.name if re.search(r"_\d", loop.name) else f"{path}/{loop.name or 'loop'}",
-            )
+            trips = schedule.trips(loop, enclosing)
+            if loop.trips is None and trips * chip.loop_latency * passes:
+                add(
+                    LoopCost(
+                        name=f"{loop.name}, reading back whether it goes on",
+                        passes=1,
+                        kernels=0,
+                        bytes=0,
+                        seconds=trips * chip.loop_latency * passes,
+                        bound="launches",
+                        collectives=0,
+                        collective_bytes=0,
+                    )
+                )
+            named = re.search(r"_\d", loop.name)
+            walk(loop, passes * trips, trips, loop.name if named else f"{path}/{loop.name or 'loop'}")
 
-    walk(program, 1.0, 1.0, "around")
-    joined: dict[str, list[Part]] = {}
-    for part in parts:
-        joined.setdefault(part.name, []).append(part)
-    merged = [_joined(some) for some in joined.values()]
-    return sorted((part for part in merged if part.passes), key=lambda part: -part.total)
+    walk(program, 1.0, 1.0, "outside")
+    merged = [_merge(costs) for costs in by_name.values()]
+    return sorted((cost for cost in merged if cost.passes), key=lambda cost: -cost.total)
 
 
-def _joined(parts: list[Part]) -> Part:
-    """Loops of one name as one: the mean of their passes."""
-    longest, passes = max(parts, key=lambda part: part.total), sum(part.passes for part in parts)
+def _merge(costs: list[LoopCost]) -> LoopCost:
+    """Return loops of one name as one, with the mean of their passes."""
+    passes = sum(cost.passes for cost in costs)
 
     def mean(field: str) -> float:
-        return sum(part.passes * getattr(part, field) for part in parts) / passes if passes else 0.0
+        return sum(cost.passes * getattr(cost, field) for cost in costs) / passes if passes else 0.0
 
-    numbers = {field: mean(field) for field in ("kernels", "bytes", "seconds", "exchanges", "exchanged")}
-    return longest._replace(passes=passes, **numbers)
+    return LoopCost(
+        name=costs[0].name,
+        passes=passes,
+        kernels=mean("kernels"),
+        bytes=mean("bytes"),
+        seconds=mean("seconds"),
+        bound=max(costs, key=lambda cost: cost.total).bound,
+        collectives=mean("collectives"),
+        collective_bytes=mean("collective_bytes"),
+    )
 
 
-def _cost(body: Body, chip: Chip, chips: int) -> tuple[float, str]:
-    """Seconds of one pass, and what takes them."""
-    exchanging = sum(chip.meet + 2 * each.bytes / chip.link for each in body.exchanges) if chips > 1 else 0.0
-    memory = sum(kernel.bytes for kernel in body.kernels) / chip.bandwidth
-    if chip.clock is not None:  # the compiler's cycles; copies go on beside them
-        times = {"compute": sum(kernel.cycles for kernel in body.kernels) / chip.clock, "memory": memory}
-        total = max(times.values())
+def _cost_of_body(body: Body, passes: float, name: str, chip: Chip, chips: int) -> LoopCost:
+    bytes_moved = sum(kernel.bytes for kernel in body.kernels)
+    seconds = {"memory": bytes_moved / chip.bandwidth}
+    if chip.clock is not None:  # cycles by the compiler's estimate; copies overlap with them
+        seconds["compute"] = sum(kernel.cycles for kernel in body.kernels) / chip.clock
+        total = max(seconds.values())
     else:
-        launches = chip.launch * len(body.kernels)
-        compute = sum(kernel.flops for kernel in body.kernels) / chip.peak
-        times = {"compute": compute, "memory": memory, "launches": launches}
+        seconds["compute"] = sum(kernel.flops for kernel in body.kernels) / chip.peak
+        seconds["launches"] = chip.kernel_latency * len(body.kernels)
         total = sum(
-            max(kernel.flops / chip.peak, kernel.bytes / chip.bandwidth, chip.launch)
+            max(kernel.flops / chip.peak, kernel.bytes / chip.bandwidth, chip.kernel_latency)
             for kernel in body.kernels
         )
-    times["exchange"] = exchanging
-    return total + exchanging, max(times, key=lambda what: times[what])
+    seconds["exchange"] = 0.0
+    if chips > 1:
+        seconds["exchange"] = sum(
+            chip.collective_latency + 2 * one.bytes / chip.link for one in body.collectives
+        )
+    return LoopCost(
+        name=name,
+        passes=passes,
+        kernels=len(body.kernels),
+        bytes=bytes_moved,
+        seconds=total + seconds["exchange"],
+        bound=max(seconds, key=lambda bottleneck: seconds[bottleneck]),
+        collectives=len(body.collectives),
+        collective_bytes=sum(one.bytes for one in body.collectives),
+    )
 
 
 def plan_run(
     run: Run,
     topology: Topology,
     *,
-    loops: float | None = None,
+    mean_loops: float | None = None,
     cache: pathlib.Path | None = None,
-    progress: Callable[[str], None] = lambda _: None,
+    report: Callable[[str], None] = lambda step: None,
 ) -> Plan:
-    """Compile a run's programs for a topology, and estimate what they take.
+    """Compile a run's programs for a topology, and estimate their time and memory.
 
     Args:
-      run: whose mesh is of the topology.
+      run: the run, whose mesh is of the topology.
       topology: the chips.
-      loops: mean of a thought. Default: as the paper reports, or 0.6 of the cap.
-      cache: where compiled programs are kept.
-      progress: is told what is being done.
+      mean_loops: loops per decision. Default: as the paper reports, or 0.6 of the cap.
+      cache: folder that keeps compiled programs.
+      report: called with a description of each step.
     """
     assert run.mesh is not None
-    chips, depths = run.mesh.size, depths_of(run, loops)
-    programs, memory, compiling = {}, 0.0, 0.0
-    for name, planned in run.planned_programs().items():
-        progress(f"tracing {name}")
-        lowered = planned.trace().lower()
-        progress(f"compiling {name} for {topology.name}")
-        program = compiled(lowered, topology.name, cache)
-        compiling += program.seconds
+    chips, depths = run.mesh.size, assumed_depths(run, mean_loops)
+    programs, memory, compile_seconds = {}, 0.0, 0.0
+    for name, traced in planned_programs(run).items():
+        report(f"tracing {name}")
+        lowered = traced.trace().lower()
+        report(f"compiling {name} for {topology.name}")
+        program = compile_program(lowered, topology.name, cache)
+        compile_seconds += program.seconds
         memory = max(memory, float(sum(program.memory.values())))
-        schedule = Schedule(depths, chips, planned.rows, planned.thoughts, planned.batch)
-        programs[name] = parts_of(read_program(program.text), topology.chip, schedule)
-    counted = run.count(float(depths.mean()))
+        schedule = Schedule(depths, chips, traced.rows, traced.decisions, traced.batch)
+        programs[name] = loop_costs(read_program(program.text), topology.chip, schedule)
+    mean, config = float(depths.mean()), run.config
     return Plan(
-        topology.name,
-        chips,
-        memory,
-        topology.chip.memory,
-        programs,
-        float(depths.mean()),
-        counted.flops_per_step * run.config.total_steps / run.config.iterations,
-        run.config.iterations,
-        compiling,
-        topology.chip.peak,
+        topology=topology.name,
+        chips=chips,
+        memory=memory,
+        chip_memory=topology.chip.memory,
+        programs=programs,
+        mean_loops=mean,
+        flops=count(run, mean).flops_per_step * config.total_steps / config.iterations,
+        iterations=config.iterations,
+        compile_seconds=compile_seconds,
+        peak=topology.chip.peak,
     )

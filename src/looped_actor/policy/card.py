@@ -1,4 +1,4 @@
-"""Cards: what a policy is, in a README.md with front matter, as model hubs expect it."""
+"""Model cards: a README.md with front matter, as model hubs expect it."""
 
 import pathlib
 import re
@@ -14,36 +14,36 @@ from looped_actor.utils.files import write_whole
 CARD_FILE = "README.md"
 LICENCE = "apache-2.0"
 KEY = "looped_actor"
-"""Of the front matter: the facts, to be read again."""
+"""Key of the front matter under which the fields of `Card` are."""
 
 
 @dataclass(frozen=True)
 class Card:
-    """What is known of a policy."""
+    """Facts about a policy."""
 
     task: str
     arm: str
     learner: str
     parameters: int
     steps: int
-    """Of training: of the environment, or gradient steps where it learned from data."""
+    """Environment steps of training; gradient steps if it learned from data."""
     max_loops: int
     threshold: float | None = None
     start: str = "fixed"
-    """Where a thought starts."""
+    """`fixed`: decisions start from z_0; `carried`: from the last latent of the episode."""
     trained: str = ""
-    """What trained it: a command."""
+    """Command that trained it."""
     success: float | None = None
-    """Share of held-out levels or episodes that it solved; None where no one has looked."""
+    """Share of test levels or episodes that it solved; None if it was not measured."""
     interval_95: tuple[float, float] | None = None
     count: int | None = None
-    """Levels or episodes that were played."""
+    """Number of these levels or episodes."""
     loops: float | None = None
-    """Mean of a decision."""
+    """Mean loops of a decision."""
 
 
 def write_card(card: Card, name: str, folder: pathlib.Path) -> None:
-    """Write a card beside a policy."""
+    """Write a card into the folder of a policy."""
     front = {
         "library_name": "looped-actor",
         "license": LICENCE,
@@ -52,7 +52,7 @@ def write_card(card: Card, name: str, folder: pathlib.Path) -> None:
         "model-index": [{"name": name, "results": _results(card)}],
         KEY: {**asdict(card), "interval_95": card.interval_95 and list(card.interval_95)},
     }
-    text = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{_words(card, name)}"
+    text = f"---\n{yaml.safe_dump(front, sort_keys=False)}---\n\n{_text(card, name)}"
     write_whole(folder / CARD_FILE, text.encode())
 
 
@@ -75,7 +75,7 @@ def read_card(folder: pathlib.Path) -> Card | None:
 
 
 def _results(card: Card) -> list[dict[str, Any]]:
-    """As `model-index` of a hub wants it."""
+    """Return the results in the form of a hub's `model-index`."""
     if card.success is None:
         return []
     metrics = [{"type": "success", "name": "solved", "value": round(card.success, 4)}]
@@ -88,20 +88,20 @@ def _results(card: Card) -> list[dict[str, Any]]:
     ]
 
 
-def _words(card: Card, name: str) -> str:
-    carried = ", each from where the last one of its episode ended" if card.start == "carried" else ""
-    measured = "No one has measured it yet: `looped-actor eval` does."
+def _text(card: Card, name: str) -> str:
+    carried = ", each decision from the latent of the last one" if card.start == "carried" else ""
+    measured = "Not measured yet: `looped-actor eval` does."
     if card.success is not None and card.interval_95 is not None:
         (low, high), played = card.interval_95, "episodes" if card.learner == "GCIQL" else "levels"
         measured = (
-            f"It solved {card.success:.1%} of {card.count:,} {played} that were held out in training (95% "
-            f"interval {100 * low:.1f} - {high:.1%}), with {card.loops:.1f} loops to a decision."
+            f"It solved {card.success:.1%} of {card.count:,} test {played} (95% interval {100 * low:.1f} - "
+            f"{high:.1%}), with {card.loops:.1f} loops per decision."
         )
     trained = f"\n\n```bash\n{card.trained}\n```" if card.trained else ""
     return f"""# {name}
 
-A policy for {card.task} that thinks in loops: one small transformer block is applied to a latent until
-the action distribution stops changing, at most {card.max_loops} times{carried}.
+A policy for {card.task} with adaptive depth: one small transformer block is applied to a latent until the action
+distribution stops changing, at most {card.max_loops} times{carried}.
 It has {card.parameters:,} parameters.
 
 ## Use
@@ -110,8 +110,8 @@ It has {card.parameters:,} parameters.
 import looped_actor
 
 policy = looped_actor.load_policy("{name}")  # or the folder that holds this file
-acted = policy.act(observation)
-print(acted.action, "after", acted.loops, "loops")
+action = policy.act(observation)
+print(action.action, "after", action.loops, "loops")
 ```
 
 The file holds numbers and names only; loading executes nothing.
@@ -122,6 +122,5 @@ Arm {card.arm}, learner {card.learner}, {card.steps:,} steps.{trained}
 
 ## Measured
 
-{measured} It knows its task and nothing else: other boards, rules or robots than those of its training
-were not tried.
+{measured} Other boards, rules or robots than those of its training were not tried.
 """

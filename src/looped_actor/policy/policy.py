@@ -1,7 +1,7 @@
 """Policies: objects that act, and files that are safe to load.
 
-A policy is `policy.safetensors` and `config.json`. Loading reads numbers and names, never code; every name and shape is
-compared with the net that the configuration describes, or that the user builds.
+A policy is `policy.safetensors` and `config.json`. Loading reads numbers and names, never code; every name
+and shape is compared with the net that the configuration describes, or that the user builds.
 """
 
 import copy
@@ -9,7 +9,7 @@ import functools
 import os
 import pathlib
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -23,7 +23,7 @@ from jaxtyping import Array, Key, PyTree
 
 from looped_actor.algorithms import Action, Weights, init_carry, make_policy, zero_statistics
 from looped_actor.evaluation.options import LoopOptions
-from looped_actor.loop import Carry, Execution, FixedLoops, HaltingRule, Packed, PolicyKL
+from looped_actor.loop import Carry, Categorical, Execution, FixedLoops, HaltingRule, Packed, PolicyKL
 from looped_actor.models import PolicyOutput
 from looped_actor.models.cost import count_parameters
 from looped_actor.names import CONFIG_FILE, WEIGHTS_FILE
@@ -34,6 +34,8 @@ from looped_actor.utils.errors import UserError
 from looped_actor.utils.tensors import write_weights
 
 POLICY_FOLDER = "policy"
+TEST_FILE = "test.json"
+"""In the folder of a run: results of its policy on the test levels."""
 FORMAT = "looped-actor policy 1"
 
 
@@ -107,6 +109,34 @@ class PolicySpec:
         """Whether boards of other sizes cannot be played."""
         return self.arm == "drc" or len(self.statistics_shape) > 1
 
+    def inputs(self, board: tuple[int, int] | None = None) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the arrays of one observation by name; of boards of another size if `board` is given."""
+        leaves = jax.tree.leaves(self.observation)
+        inputs = {"observation": leaves[0]} if len(leaves) == 1 else self.observation._asdict()
+        if board is None:
+            return inputs
+        if self.board is None:
+            raise UserError(f"{self.task} has no board: leave --board out")
+        if board != self.board and self.plays_one_size:
+            raise UserError(f"this policy plays boards of {self.board}, and no others")
+        if min(board) < 1:
+            raise UserError(f"a board of {board[0]} x {board[1]} has no cells")
+        return {"observation": jax.ShapeDtypeStruct((*board, leaves[0].shape[-1]), leaves[0].dtype)}
+
+    def to_observation(self, arrays: Sequence[Any]) -> Any:
+        """Return the observation of which these are the arrays, in the order of `inputs`."""
+        return jax.tree.unflatten(jax.tree.structure(self.observation), arrays)
+
+    def outputs(self, output: PolicyOutput) -> dict[str, Array]:
+        """Return the arrays of an output by name: action, logits or mean, and value."""
+        distribution = output.distribution
+        outputs = {"action": self.to_env(distribution.mode())}
+        if isinstance(distribution, Categorical):
+            outputs["logits"] = distribution.logits
+        else:
+            outputs["mean"] = distribution.mode()
+        return outputs if output.value is None else outputs | {"value": output.value}
+
     def with_loop(self, options: LoopOptions) -> HaltingRule | None:
         """Return the halting rule with changes; None if there are none."""
         changes: dict[str, Any] = {
@@ -145,9 +175,9 @@ class Policy:
     output.distribution.log_prob(actions), output.value, output.loop.loops
     ```
 
-    An observation has the form in which the environment gives it: a board as planes, `[rows, columns, planes]`, the array
-    of a custom environment, or for robots a `GoalObservation` of state and goal, whose policies have no value. Each
-    shape of input, halting rule and execution is compiled at its first call.
+    An observation has the form in which the environment gives it: a board as planes, `[rows, columns,
+    planes]`, the array of a custom environment, or for robots a `GoalObservation` of state and goal, whose
+    policies have no value. Each shape of input, halting rule and execution is compiled at its first call.
 
     Policies may carry their latent from one decision of an episode to the next. The loop is the same for all:
 
@@ -162,13 +192,20 @@ class Policy:
       spec: everything but the weights.
       weights: the weights.
       name: shown in results.
-      folder: where the policy was loaded from; evaluations look for test levels and data there.
+      folder: where the policy was loaded from; evaluations look for test levels there.
+      code: build function and environment of a custom environment.
     """
 
     def __init__(
-        self, spec: PolicySpec, weights: Weights, name: str = "policy", folder: pathlib.Path | None = None
+        self,
+        spec: PolicySpec,
+        weights: Weights,
+        name: str = "policy",
+        folder: pathlib.Path | None = None,
+        code: Any = None,
     ):
-        self.spec, self.weights, self.name, self.folder = spec, weights, name, folder or pathlib.Path()
+        self.spec, self.weights, self.name = spec, weights, name
+        self.folder, self.code = folder or pathlib.Path(), code
         self.carry_latent: bool = spec.net.carry_latent
         self._draws, self._warned = 0, False
         self._decide = jax.jit(self._decide_on, static_argnums=(4, 5, 6))
@@ -339,7 +376,8 @@ class Policy:
         )
 
     def _check(self, observation: PyTree) -> tuple[PyTree, bool]:
-        """Return observations as arrays, and whether they are a batch; or raise an error that says what is expected."""
+        """Return observations as arrays, and whether they are a batch; or raise an error that says what is
+        expected."""
         if type(observation) is tuple and len(observation) in (2, 5) and isinstance(observation[-1], dict):
             raise UserError(
                 "an observation is given as the tuple that reset() or step() of an environment returns: give "

@@ -1,6 +1,6 @@
-"""What a name means: a folder, a policy that comes with the package, or one on a hub.
+"""Names of policies: folders, policies that come with the package, or repositories on a hub.
 
-This imports no JAX, so that a misspelt name is reported at once.
+Imports no JAX, so that a misspelt name is reported immediately.
 """
 
 import os
@@ -12,45 +12,43 @@ from looped_actor.policy.card import CARD_FILE
 from looped_actor.utils.checks import brief
 from looped_actor.utils.errors import PolicyError
 
-SHELF = pathlib.Path(__file__).parent / "trained"
-"""The folders of the policies that come with the package."""
+PRETRAINED = pathlib.Path(__file__).parent / "trained"
+"""Folders of the policies that come with the package."""
 HUB = re.compile(r"hf:/{1,2}([\w.-]+/[\w.-]+)(?:@([\w./-]+))?")
-"""`hf://OWNER/NAME`, or at a revision; paths have lost one of the two slashes."""
+"""`hf://OWNER/NAME`, optionally at a revision; paths have lost one of the two slashes."""
 FILES = (WEIGHTS_FILE, CONFIG_FILE, CARD_FILE, "levels/*.levels")
-"""What is fetched of a policy: numbers and words."""
+"""Files to download: numbers and text, no code."""
 
 
-def bundled() -> list[str]:
-    """The names of the policies that come with the package."""
-    return sorted(folder.name for folder in SHELF.iterdir() if (folder / WEIGHTS_FILE).is_file())
+def pretrained_names() -> list[str]:
+    """Return the names of the policies that come with the package."""
+    return sorted(folder.name for folder in PRETRAINED.iterdir() if (folder / WEIGHTS_FILE).is_file())
 
 
-def located(name: str | os.PathLike) -> pathlib.Path:
-    """The folder that is meant: one that is there, one of the package, or one fetched from a hub.
-
-    A folder comes first, so that a run of yours may have the name of a policy of the package.
-    """
+def locate(name: str | os.PathLike) -> pathlib.Path:
+    """Return the folder of a policy, downloading it if it is on a hub. Existing folders have precedence over
+    names."""
     folder = pathlib.Path(name)
     if folder.is_dir():
         return folder
-    asked = HUB.fullmatch(str(name))
-    if asked:
-        return _fetched(*asked.groups())
+    match = HUB.fullmatch(str(name))
+    if match:
+        return _download(*match.groups())
     check_name(name)
-    return SHELF / str(name)
+    return PRETRAINED / str(name)
 
 
 def check_name(name: str | os.PathLike) -> None:
     """Raise an error if this names no folder, no policy of the package and none on a hub."""
-    if pathlib.Path(name).is_dir() or HUB.fullmatch(str(name)) or str(name) in bundled():
+    if pathlib.Path(name).is_dir() or HUB.fullmatch(str(name)) or str(name) in pretrained_names():
         return
     raise PolicyError(
         f"{name} is not a folder; give that of a run, that of a policy that a run has written, "
-        f"hf://OWNER/NAME, or a policy that comes with the package: {', '.join(bundled())}"
+        f"hf://OWNER/NAME, or a policy that comes with the package: {', '.join(pretrained_names())}"
     )
 
 
-def _fetched(repository: str, revision: str | None) -> pathlib.Path:
+def _download(repository: str, revision: str | None) -> pathlib.Path:
     try:
         from huggingface_hub import snapshot_download
     except ImportError:

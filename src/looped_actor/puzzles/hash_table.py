@@ -1,4 +1,8 @@
-"""A hash table of search states for Numba: each state is a row of 64-bit words, each row has a number."""
+"""A hash table of search states for Numba.
+
+States are numbered. A key is a row of 64-bit words; `keys[n]` is the key of state n. The table maps a slot to
+the number of the state in it, and collisions go to the next slot.
+"""
 
 import numpy as np
 
@@ -9,12 +13,12 @@ EMPTY = -1
 
 @compiled
 def empty_table(capacity):
-    """Slots for `capacity / 2` states; `capacity` is a power of two."""
+    """Return a table for `capacity / 2` states; `capacity` is a power of two."""
     return np.full(capacity, EMPTY, np.int32)
 
 
 @compiled
-def _slot_of(key, mask):
+def _first_slot(key, mask):
     h = np.uint64(0x9E3779B97F4A7C15)
     for word in range(key.shape[0]):
         h = (h ^ key[word]) * np.uint64(0xBF58476D1CE4E5B9)
@@ -23,10 +27,10 @@ def _slot_of(key, mask):
 
 
 @compiled
-def find(table, keys, key):
-    """The slot of a state: where it is, or where it would be put."""
+def find_slot(table, keys, key):
+    """Return the slot of a key; of a new key, the slot to put it into."""
     mask = table.shape[0] - 1
-    slot = _slot_of(key, mask)
+    slot = _first_slot(key, mask)
     while table[slot] != EMPTY:
         row = table[slot]
         same = True
@@ -41,17 +45,17 @@ def find(table, keys, key):
 
 
 @compiled
-def rehashed(keys, count, capacity):
-    """A larger table of the first `count` states."""
+def rehash(keys, count, capacity):
+    """Return a table with this capacity of the first `count` states."""
     table = empty_table(capacity)
     for row in range(count):
-        table[find(table, keys, keys[row])] = row
+        table[find_slot(table, keys, keys[row])] = row
     return table
 
 
 @compiled
-def grown(array, rows):
-    """A copy with room for more rows."""
+def grow_rows(array, rows):
+    """Return a copy of an array with this many rows; the new ones are not initialised."""
     larger = np.empty((rows, *array.shape[1:]), array.dtype)
     larger[: array.shape[0]] = array
     return larger

@@ -1,4 +1,4 @@
-"""Optimal solutions of all levels of a bank: over processes, resumable, in one file that executes nothing."""
+"""Optimal solutions of the levels of a bank: over processes, resumable, in one file that executes nothing."""
 
 import functools
 import hashlib
@@ -14,12 +14,9 @@ import safetensors.numpy
 from jaxtyping import Integer, Shaped
 
 from looped_actor.puzzles.banks import LevelBank
-from looped_actor.puzzles.boxoban import solver as boxoban
+from looped_actor.puzzles.catalogue import game_named
 from looped_actor.puzzles.grid import LevelError
-from looped_actor.puzzles.replay import played
-from looped_actor.puzzles.rush_hour import solver as rush_hour
-from looped_actor.puzzles.rush_hour.rules import RushHourBoard
-from looped_actor.puzzles.solve_status import node_limit_for
+from looped_actor.puzzles.search import default_node_limit
 from looped_actor.utils.codec import from_json
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import checksum_of, read_tensors, reading, write_whole
@@ -31,13 +28,16 @@ FORMAT = "looped-actor solutions 1"
 
 @dataclass(frozen=True)
 class SolveJob:
-    """What was solved, and how far the search went."""
+    """The levels to solve, and the limit of the search."""
 
     game: str
     bank_checksum: str
     first: int
+    """Index of the first level."""
     count: int
+    """Number of levels."""
     node_limit: int
+    """States after which a search gives up."""
 
 
 class _Batch(NamedTuple):
@@ -48,16 +48,17 @@ class _Batch(NamedTuple):
 
 @dataclass(frozen=True)
 class Solutions:
-    """Solutions of consecutive levels of a bank, from level `job.first` on. All lists are joined end to end.
+    """Solutions of consecutive levels of a bank, from level `job.first` on. All lists are concatenated.
 
-    For Boxoban a move is a direction and a push is (box, direction). For Rush Hour a move is (vehicle,
-    distance) and there are no pushes. Levels that were not solved have none.
+    In Boxoban a move is a direction and a push is (box, direction). In Rush Hour a move is (vehicle,
+    distance) and there are no pushes. Levels that were not solved have neither.
     """
 
     job: SolveJob
     status: Integer[np.ndarray, " n"]
     """Values of `SolveStatus`."""
     nodes: Integer[np.ndarray, " n"]
+    """States that each search stored."""
     all_moves: Shaped[np.ndarray, "m ..."]
     all_pushes: Integer[np.ndarray, "p 2"]
     move_counts: Integer[np.ndarray, " n"]
@@ -75,12 +76,12 @@ class Solutions:
         return len(self.status)
 
     def moves(self, index: int) -> np.ndarray:
-        """The moves of one level; the first solved one has index 0."""
+        """Return the moves of one level; level `job.first` has index 0."""
         end = int(self._move_ends[index])
         return self.all_moves[end - int(self.move_counts[index]) : end]
 
     def pushes(self, index: int) -> np.ndarray:
-        """The pushes of one level."""
+        """Return the pushes of one level."""
         end = int(self._push_ends[index])
         return self.all_pushes[end - int(self.push_counts[index]) : end]
 
@@ -103,15 +104,29 @@ def solve_bank(
     parts: pathlib.Path | None = None,
     progress: Progress = no_progress,
 ) -> Solutions:
-    """Solve levels of a bank optimally. `parts` keeps finished batches, so that a job can be resumed.
+    """Solve `count` levels of a bank optimally. Default: all from `first` on.
 
-    A search that has seen `node_limit` states gives up. Default: `node_limit_for` boards of this size.
+    Args:
+      bank: The levels.
+      first: Index of the first level.
+      count: Number of levels.
+      node_limit: States after which a search gives up. Default: `default_node_limit` of boards of this size.
+      workers: Processes, or a pool.
+      parts: Folder that keeps finished batches, from which the same job can be resumed.
+      progress: Called with the number of levels done and of all levels.
     """
     count = len(bank) - first if count is None else count
     if first < 0 or count < 1 or first + count > len(bank):
         raise LevelError(f"no {count} levels from {first} on; there are {len(bank)}", source=bank.name)
-    node_limit = node_limit_for(bank.info.height, bank.info.width) if node_limit is None else node_limit
-    job = SolveJob(bank.info.game, bank.info.checksum, first, count, node_limit)
+    if node_limit is None:
+        node_limit = default_node_limit(bank.info.height, bank.info.width)
+    job = SolveJob(
+        game=bank.info.game,
+        bank_checksum=bank.info.checksum,
+        first=first,
+        count=count,
+        node_limit=node_limit,
+    )
     if parts is not None:
         parts = parts / hashlib.sha256(json.dumps(asdict(job)).encode()).hexdigest()[:16]
     tasks = (
@@ -127,8 +142,8 @@ def solve_bank(
 
 
 def solve_batch(task: _Batch) -> dict[str, np.ndarray]:
-    """Solve some levels: what a worker does."""
-    solve = _solve_boxoban if task.game == "boxoban" else _solve_rush_hour
+    """Solve some levels, in a worker."""
+    solve = game_named(task.game).solve
     solved = [solve(cells, task.node_limit) for cells in task.cells]
     return {
         "status": np.array([s.status for s in solved], np.uint8),
@@ -140,23 +155,14 @@ def solve_batch(task: _Batch) -> dict[str, np.ndarray]:
     }
 
 
-def _solve_boxoban(cells: np.ndarray, node_limit: int) -> boxoban.PackedSolution:
-    return boxoban.solve_cells(cells, node_limit=node_limit)
-
-
-def _solve_rush_hour(cells: np.ndarray, node_limit: int) -> boxoban.PackedSolution:
-    solution = rush_hour.solve(RushHourBoard.from_cells(cells), node_limit=node_limit)
-    moves = np.array(solution.moves, np.int8).reshape(-1, 2)
-    return boxoban.PackedSolution(solution.status.value, moves, np.empty((0, 2), np.uint8), solution.nodes)
-
-
-def replays(bank: LevelBank, solutions: Solutions, index: int) -> bool:
-    """Whether a solution, played by the plain rules, wins its level."""
-    return played(bank.board(solutions.job.first + index), solutions.moves(index))[-1].solved
+def solution_wins(bank: LevelBank, solutions: Solutions, index: int) -> bool:
+    """Return whether a solution, played by the plain rules, solves its level."""
+    board = bank.board(solutions.job.first + index)
+    return bank.game.replay(board, solutions.moves(index))[-1].solved
 
 
 def write_solutions(solutions: Solutions, path: str | os.PathLike) -> None:
-    """Write solutions. The file appears only when it is whole."""
+    """Write solutions. The file appears only when it is complete."""
     arrays = {field.name: getattr(solutions, field.name) for field in fields(solutions)[1:]}  # not the job
     about = {"format": FORMAT, "checksum": checksum_of(arrays), **asdict(solutions.job)}
     header = json.dumps(about, sort_keys=True)
@@ -164,11 +170,11 @@ def write_solutions(solutions: Solutions, path: str | os.PathLike) -> None:
 
 
 def open_solutions(path: str | os.PathLike, bank: LevelBank | None = None) -> Solutions:
-    """Read solutions; if a bank is given, they must be of its levels."""
+    """Read solutions. If a bank is given, they must be of its levels."""
     name = os.fspath(path)
     with reading("file of solutions", path, functools.partial(LevelError, source=name)):
-        said, arrays = read_tensors(path)
-        header = json.loads(said["solutions"])
+        metadata, arrays = read_tensors(path)
+        header = json.loads(metadata["solutions"])
         if header.pop("format") != FORMAT:
             raise LevelError(f"not in the format {FORMAT!r}", source=name)
         checksum = header.pop("checksum", None)  # files of older versions have none

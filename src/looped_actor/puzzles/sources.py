@@ -1,4 +1,4 @@
-"""Levels from files as others publish them: the Boxoban collection and the Rush Hour database."""
+"""Levels from public collections: the Boxoban levels of DeepMind, and the Rush Hour database."""
 
 import functools
 import os
@@ -32,17 +32,20 @@ MAX_FILE_BYTES = 1 << 30
 
 
 class _Block(NamedTuple):
+    """Text of one level."""
+
     line: int
+    """Line of its first row, counted from 1."""
     rows: list[str]
 
 
 def read_boxoban_file(path: str | os.PathLike) -> np.ndarray:
-    """All levels of one file of the upstream layout, as (n, h, w) cell sums: also the last.
+    """Return all levels of one file of the collection, as cell sums, shape [n, h, w].
 
-    Each level is a line `; number` followed by its rows. All levels of a file have one size.
+    Each level is a line `; number` followed by its rows. All levels of a file have the same size.
     """
     name, text = os.fspath(path), _read_text(path)
-    blocks = list(_blocks(text, name))
+    blocks = list(_split_levels(text, name))
     rows = [row for block in blocks for row in block.rows]
     height, width = len(blocks[0].rows), len(blocks[0].rows[0])
     if all(len(block.rows) == height for block in blocks) and all(len(row) == width for row in rows):
@@ -51,7 +54,7 @@ def read_boxoban_file(path: str | os.PathLike) -> np.ndarray:
         cells = _CELL_OF_CHARACTER[np.where(known, codes, 0)].reshape(-1, height, width)
         if height * width > 1 and boxoban_boards(cells).all():
             return cells
-    # Something is wrong. The plain reader says what, and where.
+    # Something is wrong. The plain reader finds out what, and where.
     boards = [BoxobanBoard.parse("\n".join(b.rows), source=name, line=b.line).to_cells() for b in blocks]
     for block, board in zip(blocks, boards, strict=True):
         if board.shape != boards[0].shape:
@@ -61,8 +64,7 @@ def read_boxoban_file(path: str | os.PathLike) -> np.ndarray:
     return np.stack(boards)
 
 
-def _blocks(text: str, name: str) -> Iterator[_Block]:
-    """The rows of each level and the line they begin at."""
+def _split_levels(text: str, name: str) -> Iterator[_Block]:
     line, rows, levels = 0, [], 0
     for number, row in enumerate(text.split("\n"), 1):
         row = row.removesuffix("\r")
@@ -80,7 +82,7 @@ def _blocks(text: str, name: str) -> Iterator[_Block]:
 
 
 def read_boxoban(root: str | os.PathLike, split: str, progress: Progress = no_progress) -> LevelBank:
-    """A split of the Boxoban collection, for example `unfiltered/train`, from a copy of its repository."""
+    """Return a split of the Boxoban collection, such as `unfiltered/train`, from a copy of its repository."""
     folder = pathlib.Path(root) / split
     files = sorted(folder.glob("*.txt")) if folder.is_dir() else []
     if not files:
@@ -116,9 +118,9 @@ def read_rush_hour_database(
     licence: str = "not stated: see the source",
     progress: Progress = no_progress,
 ) -> LevelBank:
-    """Rows `moves board clustersize` of the public Rush Hour database, at most `max_moves` long.
+    """Return the levels of the public Rush Hour database of at most `max_moves` moves.
 
-    The optimal length is kept as the column `moves`, the size of the cluster as `cluster_size`.
+    Rows of the file are `moves board clustersize`. The bank has the columns `moves` and `cluster_size`.
     """
     name = os.fspath(path)
     lines = _read_text(path).split("\n")
@@ -141,20 +143,20 @@ def read_rush_hour_database(
         sizes.append(int(match[3]))
     if not texts:
         raise LevelError(f"no level of at most {max_moves} moves in this file", source=name, line=1)
-    cells = _boards_on_lines(texts, numbers, name)
+    cells = _parse_boards(texts, numbers, name)
     progress(len(lines), len(lines))
     columns = {"moves": np.array(moves, np.uint16), "cluster_size": np.array(sizes, np.uint32)}
     source = source or f"Rush Hour database text, {pathlib.Path(path).name}"
     return make_bank(RUSH_HOUR, cells, source=source, licence=licence, columns=columns, name=name)
 
 
-def _boards_on_lines(texts: list[str], numbers: list[int], name: str) -> np.ndarray:
-    """Square boards, one to a text, as cell sums; the plain reader says what is wrong with one."""
+def _parse_boards(texts: list[str], numbers: list[int], name: str) -> np.ndarray:
+    """Return square boards, one in each text, as cell sums."""
 
-    def plain(i: int) -> np.ndarray:
+    def parse_plainly(i: int) -> np.ndarray:
         return RushHourBoard.parse(texts[i], source=name, line=numbers[i]).to_cells()
 
-    side = len(plain(0))
+    side = len(parse_plainly(0))
     for text, number in zip(texts, numbers, strict=True):
         if len(text) != side * side:
             problem = f"a board of {len(text)} cells in a file that began with {side}x{side}"
@@ -163,17 +165,18 @@ def _boards_on_lines(texts: list[str], numbers: list[int], name: str) -> np.ndar
     for first in range(0, len(texts), 100_000):
         some = texts[first : first + 100_000]
         codes = np.frombuffer("".join(some).encode("utf-32-le"), np.uint32).reshape(-1, side, side)
-        cells[first : first + len(some)], whole = _link(codes)
-        if not whole.all():
-            plain(first + int(np.argmin(whole)))  # raises
-            raise LevelError("the readers disagree", source=name, line=numbers[first + int(np.argmin(whole))])
+        cells[first : first + len(some)], ok = _link_letters(codes)
+        if not ok.all():
+            wrong = first + int(np.argmin(ok))
+            parse_plainly(wrong)  # raises an error that says what is wrong
+            raise LevelError("the readers disagree", source=name, line=numbers[wrong])
     return cells
 
 
-def _link(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Letters to cell sums: equal letters side by side are linked. And whether each is a board.
+def _link_letters(codes: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the cell sums of boards of letters, and whether each is a board.
 
-    It is if the linked cells are, and no letter stands for two vehicles.
+    Equal neighbours are linked. It is a board if its cells are valid, and no letter stands for two vehicles.
     """
     codes = np.where(codes < 128, codes, 0).astype(np.uint8)
     known = np.isin(codes, np.frombuffer(_RUSH_HOUR_SYMBOLS, np.uint8)).all(axis=(1, 2))

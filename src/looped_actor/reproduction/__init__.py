@@ -1,1 +1,1 @@
-"""The paper, by the names of its figures and tables: grids of runs, plans, reports."""
+"""Reproduction of the paper by the names of its figures and tables: grids of runs, their cost, and reports."""

@@ -27,7 +27,7 @@ from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
 from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
 from looped_actor.reproduction.seeds import difference_rows, ends_table, over_seeds
-from looped_actor.robots.ogbench import TASKS, WORLDS
+from looped_actor.robots.ogbench import TASKS, ENVIRONMENTS
 from looped_actor.runs.folder import read_run
 from looped_actor.runs.load import policy_at
 from looped_actor.runs.registry import run_of
@@ -99,7 +99,7 @@ class Artifact:
     @property
     def seeds(self) -> int:
         """As many as in the paper."""
-        return 5 if set(self.tasks) <= set(WORLDS) else 3
+        return 5 if set(self.tasks) <= set(ENVIRONMENTS) else 3
 
     def keys(
         self,
@@ -204,7 +204,7 @@ def _curves(making: Making) -> None:
         told = None
         if row["learner"] != "imitation":
             puzzle, world = (row["task"], row["arm"]), (row["task"], 0, row["arm"])
-            told = paper_numbers.PUZZLES.get(puzzle) or paper_numbers.WORLDS.get(world)
+            told = paper_numbers.PUZZLES.get(puzzle) or paper_numbers.ENVIRONMENTS.get(world)
         rows.append({**row, "paper": told and told.mean, "paper_deviation": told and told.deviation})
     write_table(making.out / "ends.csv", ends_table(rows))
     if differences := difference_rows(rows, "looped"):
@@ -230,7 +230,7 @@ def _worlds(making: Making) -> None:
             parts = [facts["by_task"][str(number)] if number else facts for facts in own]
             solved, played = ([part[name] for part in parts] for name in ("solved", "episodes"))
             success = over_seeds(solved, played, [part.get("outcomes") for part in parts])
-            told = paper_numbers.WORLDS.get((task, number, arm))
+            told = paper_numbers.ENVIRONMENTS.get((task, number, arm))
             rows.append(
                 {
                     "task": task,
@@ -319,7 +319,7 @@ ARTIFACTS = {
             "Table: success rates on 20 OGBench tasks",
             "On average over four worlds Looped solves 69.7 +- 2.4%, Iso-FLOPs 68.5 +- 4.7%, Iso-Params "
             "33.0 +- 3.4%.",
-            WORLDS,
+            ENVIRONMENTS,
             paper_numbers.WORLD_ARMS,
             ("worlds",),
             assemble=_worlds,
@@ -329,7 +329,7 @@ ARTIFACTS = {
             "Figure: OGBench success rates during training",
             "Looped is level with Iso-FLOPs or slightly ahead in all four worlds; Iso-Params is far behind "
             "in three of them.",
-            WORLDS,
+            ENVIRONMENTS,
             paper_numbers.WORLD_ARMS,
             ("curves",),
             assemble=_curves,
@@ -361,7 +361,7 @@ ARTIFACTS = {
             "Figure: histograms of loops in six environments",
             "Decisions take 9.8 loops on average in Boxoban and 15.1 in Rush Hour, of at most 16; some "
             "states need far more than others.",
-            (*PUZZLES, *WORLDS),
+            (*PUZZLES, *ENVIRONMENTS),
             ("looped",),
             ("histogram",),
             analyse=_histogram,

@@ -1,17 +1,18 @@
-"""What the paper reports, to be put beside what was measured here. Shares are of 1."""
+"""Results that the paper reports, to compare with those of a study. Shares are of 1."""
 
 from typing import NamedTuple
 
 
 class Reported(NamedTuple):
-    """A success rate over seeds."""
+    """Success over seeds."""
 
     mean: float
     deviation: float
+    """Sample standard deviation."""
 
 
 def _percent(*numbers: float) -> tuple[Reported, ...]:
-    """Pairs of mean and deviation."""
+    """Return pairs of mean and deviation, given in percent."""
     pairs = zip(numbers[::2], numbers[1::2], strict=True)
     return tuple(Reported(mean / 100, deviation / 100) for mean, deviation in pairs)
 
@@ -24,10 +25,10 @@ PUZZLES = {
     ("rush-hour", "iso-flops"): _percent(75.2, 9.4)[0],
     ("rush-hour", "looped"): _percent(87.5, 1.0)[0],
 }
-"""Test levels solved after 1e8 steps of PPO, three seeds. DRC and fixed loops were only drawn."""
+"""Test levels solved after 1e8 steps of PPO, three seeds. The results of DRC and of fixed loops are only in figures."""
 
-WORLD_ARMS = ("iso-params", "iso-flops", "looped")
-WORLD_TASKS = {
+ROBOT_ARMS = ("iso-params", "iso-flops", "looped")
+ROBOT_TASK_NAMES = {
     "cube-double": ("single pnp", "double pnp 1", "double pnp 2", "swap", "stack"),
     "cube-triple": ("single pnp", "triple pnp", "pnp from stack", "cycle", "stack"),
     "puzzle-3x3": ("task 1", "task 2", "task 3", "task 4", "task 5"),
@@ -67,10 +68,10 @@ _TABLE = {
         _percent(0.0, 0.0, 20.0, 14.8, 14.0, 13.1),
     ),
 }
-WORLDS = {
-    (world, task, arm): row[column]
-    for world, rows in _TABLE.items()
+ROBOTS = {
+    (env_name, task, arm): row[column]
+    for env_name, rows in _TABLE.items()
     for task, row in enumerate(rows)
-    for column, arm in enumerate(WORLD_ARMS)
+    for column, arm in enumerate(ROBOT_ARMS)
 }
-"""By world, task (0: all five) and arm: success after 1e6 gradient steps of GCIQL, five seeds."""
+"""By environment, task (0: all five) and arm: success after 1e6 gradient steps of GCIQL, five seeds."""

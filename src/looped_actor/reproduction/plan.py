@@ -1,11 +1,11 @@
-"""What an artifact takes before anything is run: runs, FLOPs, hours here and on an accelerator."""
+"""Cost of an artifact before its runs are trained: FLOPs, hours on this machine and on an accelerator."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import cache
 from typing import NamedTuple
 
 from looped_actor.models.tasks import TASKS
+from looped_actor.planning.estimate import count, seconds_per_step
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
 from looped_actor.runs.config import RunConfig
 from looped_actor.runs.registry import run_of
@@ -13,17 +13,17 @@ from looped_actor.utils.checks import above_zero
 from looped_actor.utils.errors import UserError
 
 PEAK_FLOPS = {"b200": 1.1e15, "h100": 4.9e14, "a100": 1.56e14}
-"""Peak of dense matrix products in TF32, which float32 nets use on these; from the makers' data sheets."""
+"""Peak of dense matrix products in TF32, the type of float32 nets on these, by the makers' data sheets."""
 UTILISATION = 0.055
-"""The authors report 13 hours on a B200 for 1e8 steps of Boxoban, all 16 loops computed: 68 TFLOP/s by our
-count, 6% of the peak. A little less is assumed."""
+"""Share of the peak that is assumed. The authors report 13 hours on a B200 for 1e8 steps of Boxoban with all 16
+loops computed: 68 TFLOP/s by our count, 6% of the peak."""
 PAPER_CAP = 16
-"""Loops at most, in the paper, of which `reported_mean_loops` were taken."""
-_EXAMPLES = 8  # of the piece that is timed
+"""Cap of the paper's policies, to which `reported_mean_loops` belong."""
+TIMED_EXAMPLES = 8
 
 
 class Accelerator(NamedTuple):
-    """What hours are counted on."""
+    """An accelerator for which hours are estimated."""
 
     name: str = "b200"
     utilisation: float = UTILISATION
@@ -38,7 +38,7 @@ class Accelerator(NamedTuple):
 
 
 class PlannedRuns(NamedTuple):
-    """Runs that differ in their seed only."""
+    """Runs that differ only in their seed."""
 
     task: str
     learner: str
@@ -50,7 +50,7 @@ class PlannedRuns(NamedTuple):
     flops: float
     """FLOPs of each run, at the cap."""
     expected_flops: float
-    """FLOPs of each run, at the mean loops that the paper reports, where it does."""
+    """FLOPs of each run, at the mean loops that the paper reports, or else at the cap."""
     hours_here: float
     """Hours of each run, on one device of this machine."""
     accelerator_hours: float
@@ -60,21 +60,22 @@ class PlannedRuns(NamedTuple):
 
 
 def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list[PlannedRuns]:
-    """What some runs take, and which of them are there."""
-    firsts = {key.task: key for key in reversed(keys)}
+    """Return the cost of some runs, and how many of them are finished or begun."""
+    first_keys = {key.task: key for key in reversed(keys)}
     rates = {
-        task: _flops_per_second(replace(study.config(key), arm="iso-params", seed=0))
-        for task, key in firsts.items()
+        task: _flops_per_second(study.config(key._replace(arm="iso-params", seed=0)))
+        for task, key in first_keys.items()
     }
     planned = []
     for task, learner, arm in dict.fromkeys(key[:3] for key in keys):
         own = [key for key in keys if key[:3] == (task, learner, arm)]
         config = study.config(own[0])
-        steps = config.iterations * config.steps_per_iteration
-        capped, reported = run_of(config).count(), TASKS[task].reported_mean_loops
+        run, steps = run_of(config), config.iterations * config.steps_per_iteration
+        capped, reported = count(run), TASKS[task].reported_mean_loops
         expected = capped
         if arm == "looped" and reported is not None:
-            expected = run_of(config).count(reported / PAPER_CAP * run_of(config).net.max_loops)
+            expected = count(run, reported / PAPER_CAP * run.spec.max_loops)
+        flops = expected.flops_per_step * steps
         folders = [study.folder_of(key) for key in own]
         finished = sum(is_finished(folder) for folder in folders)
         planned.append(
@@ -86,9 +87,9 @@ def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list
                 steps=steps,
                 parameters=capped.parameters,
                 flops=capped.flops_per_step * steps,
-                expected_flops=expected.flops_per_step * steps,
-                hours_here=expected.flops_per_step * steps / rates[task] / 3600,
-                accelerator_hours=expected.flops_per_step * steps / accelerator.rate / 3600,
+                expected_flops=flops,
+                hours_here=flops / rates[task] / 3600,
+                accelerator_hours=flops / accelerator.rate / 3600,
                 finished=finished,
                 begun=sum(folder.exists() for folder in folders) - finished,
             )
@@ -98,6 +99,6 @@ def plan(study: Study, keys: Sequence[RunKey], accelerator: Accelerator) -> list
 
 @cache  # several figures need the same
 def _flops_per_second(config: RunConfig) -> float:
-    """What one device of this machine reaches on a task: timed with one pass through the core."""
+    """Return the FLOP/s of one device of this machine on a task, timed with one pass through the core."""
     run = run_of(config)
-    return run.count().flops_per_step / run.seconds_per_step(_EXAMPLES)
+    return count(run).flops_per_step / seconds_per_step(run, TIMED_EXAMPLES)

@@ -1,1 +1,1 @@
-"""OGBench's robot environments: data, evaluation, films."""
+"""OGBench's robot environments: data collection, evaluation, films, and the quality of critics."""

@@ -1,11 +1,12 @@
-"""Data made here: OGBench's scripted oracles at work, over processes, seeded and resumable.
+"""Data collection with OGBench's scripted oracles: over processes, seeded and resumable.
 
-An oracle works towards a target that the world has chosen (move a cube, press a button, pull a drawer); then
-it is given the next. In *play* it follows a plan that is shaken a little, and hardly leaves its way. In
-*noisy* data its actions are shaken, some are random, and it finds back: they cover more of the world.
+An oracle moves the arm towards a target that the environment has drawn, such as a place for a cube or a
+button to press. When it is done, the environment draws the next target. *Play* data come from oracles that
+follow a plan with a little noise. *Noisy* data come from closed-loop oracles with noise on their actions and
+some random actions, and cover more states.
 
-Each episode depends on its seed alone, so any number of processes makes the same files. They are what
-OGBench itself loads.
+An episode depends on its seed alone, so the files do not depend on the number of processes. They have
+OGBench's format.
 """
 
 import functools
@@ -20,73 +21,69 @@ import numpy as np
 import safetensors.numpy
 from numpy.lib import format as npy
 
-from looped_actor.robots.ogbench import ACTIONS, KINDS, WORLDS, dataset_name, episode_seed, make_world
+from looped_actor.robots.ogbench import (
+    ACTION_SIZE,
+    DATA_KINDS,
+    ENVIRONMENTS,
+    check_env_name,
+    dataset_name,
+    episode_seed,
+    make_env,
+)
 from looped_actor.utils.checks import at_least_one
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import writing
 from looped_actor.utils.processes import Arrays, Progress, forget, no_progress, run_batches
 
+# These numbers are those of OGBench's own datasets.
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
-"""Noise of the oracles' plans, as in OGBench's own play datasets."""
-ACTION_NOISE = 0.1
-"""The most noise of actions, as in OGBench's own noisy datasets: an episode has some of it."""
-NOISE_OF_AN_ACTION = np.array([1, 1, 1, 3, 10])
-"""How much of that a move, a turn and the gripper get."""
-
-# Probability of stacking when a cube is to be placed: drawn for each episode between these.
-_STACKING = {"cube-double": (0.0, 0.25), "cube-triple": (0.05, 0.35)}
-# Of noisy data: how many actions are random.
-_RANDOM_ACTIONS = {"puzzle-3x3": 0.2, "cube-double": 0.1, "cube-triple": 0.1, "scene": 0.1}
+"""Noise of plans in play data, and its smoothing over time."""
+MAX_ACTION_NOISE = 0.1
+"""Largest noise of actions in noisy data. Each episode draws its own."""
+ACTION_NOISE_SCALE = np.array([1, 1, 1, 3, 10])
+"""Relative noise of each scalar of an action."""
+RANDOM_ACTIONS = {"cube-double": 0.1, "cube-triple": 0.1, "puzzle-3x3": 0.2, "scene": 0.1}
+"""Share of random actions in noisy data."""
+STACKING = {"cube-double": (0.0, 0.25), "cube-triple": (0.05, 0.35)}
+"""Bounds of an episode's probability that a cube is to be put on another."""
 
 
 @dataclass(frozen=True)
 class CollectionJob:
-    """What to collect."""
+    """A dataset to collect."""
 
-    world: str
+    env_name: str
     transitions: int
-    """To learn from; a tenth more is held out. Rounded up to whole episodes."""
+    """Training transitions, rounded up to whole episodes. A tenth more are collected for validation."""
     seed: int = 0
     episode_transitions: int = 1000
     """Transitions of each episode."""
     kind: str = "play"
-    """Of OGBench's two."""
+    """One of `DATA_KINDS`."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "transitions", "episode_transitions")
-        if self.kind not in KINDS:
-            raise UserError(f"kind is {self.kind!r}; it must be one of {', '.join(KINDS)}")
-        if self.world not in WORLDS:
-            raise UserError(f"there is no world {self.world!r}; there are {', '.join(WORLDS)}")
+        if self.kind not in DATA_KINDS:
+            raise UserError(f"kind is {self.kind!r}; it must be one of {', '.join(DATA_KINDS)}")
+        check_env_name(self.env_name)
         if self.seed < 0:
             raise UserError(f"seed is {self.seed}; it must be at least 0")
 
     @property
     def train_episodes(self) -> int:
-        """Episodes to learn from."""
+        """Number of training episodes."""
         return -(-self.transitions // self.episode_transitions)
 
     @property
-    def held_out_episodes(self) -> int:
-        """Episodes that are held out."""
+    def validation_episodes(self) -> int:
+        """Number of validation episodes."""
         return -(-self.train_episodes // 10)
 
     @property
     def name(self) -> str:
-        """The name of its folder of finished episodes, which no other job has."""
+        """Name of the folder of its finished episodes, which identifies the job."""
         size = f"{self.train_episodes}x{self.episode_transitions}"
-        return f"{dataset_name(self.world, self.kind)}-{size}-seed{self.seed}"
-
-
-@dataclass(frozen=True)
-class EpisodeJob:
-    """One of its episodes."""
-
-    world: str
-    seed: int
-    number: int
-    transitions: int
-    kind: str = "play"
+        return f"{dataset_name(self.env_name, self.kind)}-{size}-seed{self.seed}"
 
 
 def collect(
@@ -96,147 +93,156 @@ def collect(
     workers: int,
     progress: Progress = no_progress,
 ) -> tuple[pathlib.Path, pathlib.Path]:
-    """Collect into `WORLD-KIND-v0.npz` and `WORLD-KIND-v0-val.npz`; goes on where it was interrupted."""
-    train, held_out = files_of(job.world, job.kind, folder)
+    """Collect a dataset, or continue where an earlier call was interrupted.
+
+    Returns the files of training and of validation data, `ENVIRONMENT-KIND-v0.npz` and
+    `ENVIRONMENT-KIND-v0-val.npz`.
+    """
+    train, validation = dataset_paths(job.env_name, job.kind, folder)
     parts = folder / f"{job.name}.parts"
-    for path in (train, held_out):
-        if path.exists() and not parts.exists():  # else this job was interrupted when it was nearly done
+    for path in (train, validation):
+        if path.exists() and not parts.exists():  # with parts, this job was interrupted just before its end
             raise UserError(f"{path} is there already; move it away, or collect into another folder")
     folder.mkdir(parents=True, exist_ok=True)
-    # Numbers below zero are held out. More transitions of a seed are more of the same.
-    numbers = [*range(-job.held_out_episodes, 0), *range(job.train_episodes)]
-    tasks = [EpisodeJob(job.world, job.seed, n, job.episode_transitions, job.kind) for n in numbers]
-    done = 0
-    total = len(tasks) * job.episode_transitions
-    for _ in run_batches(collect_episode, tasks, workers=workers, parts=parts):
-        done += job.episode_transitions
-        progress(done, total)
-    finished = sorted(parts.glob("*.part"))[: len(tasks)]
-    write_episodes(held_out, finished[: job.held_out_episodes])
-    write_episodes(train, finished[job.held_out_episodes :])
+    # Validation episodes count down from -1: a larger dataset of the same seed contains a smaller one.
+    numbers = range(-job.validation_episodes, job.train_episodes)
+    work = functools.partial(collect_episode, job)
+    for done, _ in enumerate(run_batches(work, numbers, workers=workers, parts=parts), 1):
+        progress(done * job.episode_transitions, len(numbers) * job.episode_transitions)
+    finished = sorted(parts.glob("*.part"))[: len(numbers)]
+    write_episodes(validation, finished[: job.validation_episodes])
+    write_episodes(train, finished[job.validation_episodes :])
     forget(parts)
-    return train, held_out
+    return train, validation
 
 
-def collect_episode(job: EpisodeJob) -> Arrays:
-    """All states and actions of one episode."""
+def collect_episode(job: CollectionJob, number: int) -> Arrays:
+    """Return all states and actions of an episode. Validation episodes have negative numbers."""
     before = np.random.get_state()  # oracles draw from NumPy's global stream
     try:
         for attempt in range(100):
-            held_out = int(job.number < 0)
-            seed = episode_seed(job.seed, WORLDS.index(job.world), held_out, abs(job.number), attempt)
+            address = ENVIRONMENTS.index(job.env_name), int(number < 0), abs(number), attempt
+            seed = episode_seed(job.seed, *address)
             np.random.seed(seed)
-            episode = _play(job.world, job.kind, seed, job.transitions + 1)
-            if job.world != "scene" or _cube_in_sight(episode["qpos"]):
+            episode = _run_oracles(job, seed)
+            if job.env_name != "scene" or _is_cube_visible(episode["qpos"]):
                 return episode
-        raise UserError(f"{job}: in none of 100 attempts did the cube stay in sight")
+        raise UserError(f"episode {number} of {job.name}: in none of 100 attempts did the cube stay in sight")
     finally:
         np.random.set_state(before)
 
 
-def _play(world: str, kind: str, seed: int, steps: int) -> Arrays:
-    env, oracles = _workshop(world, kind)
-    state, about = env.reset(seed=seed)
-    stacking = np.random.uniform(*_STACKING[world]) if world in _STACKING else 0.5
-    noise = np.random.uniform(0, ACTION_NOISE) * NOISE_OF_AN_ACTION if kind == "noisy" else None
-    oracle = oracles[about["privileged/target_task"]]
-    oracle.reset(state, about)
+def _run_oracles(job: CollectionJob, seed: int) -> Arrays:
+    env, oracles = _env_and_oracles(job.env_name, job.kind)
+    state, info = env.reset(seed=seed)
+    stacking = np.random.uniform(*STACKING[job.env_name]) if job.env_name in STACKING else 0.5
+    noise = np.random.uniform(0, MAX_ACTION_NOISE) * ACTION_NOISE_SCALE if job.kind == "noisy" else None
+    oracle = oracles[info["privileged/target_task"]]
+    oracle.reset(state, info)
     rows: dict[str, list] = {"observations": [], "actions": [], "qpos": [], "qvel": []}
-    if world in ("puzzle-3x3", "scene"):
+    if job.env_name in ("puzzle-3x3", "scene"):
         rows["button_states"] = []
+    steps = job.episode_transitions + 1
     for _ in range(steps):
-        action = oracle.select_action(state, about)
+        action = oracle.select_action(state, info)
         if noise is not None:
-            astray = np.random.uniform() < _RANDOM_ACTIONS[world]
-            action = np.random.uniform(-1, 1, ACTIONS) if astray else np.random.normal(action, noise)
+            random = np.random.uniform() < RANDOM_ACTIONS[job.env_name]
+            action = np.random.uniform(-1, 1, ACTION_SIZE) if random else np.random.normal(action, noise)
         action = np.clip(action, -1, 1)
         rows["observations"].append(state)
         rows["actions"].append(action)
-        state, _, _, _, about = env.step(action)
+        state, _, _, _, info = env.step(action)
         for key in rows.keys() - {"observations", "actions"}:
-            rows[key].append(about[f"prev_{key}"])
+            rows[key].append(info[f"prev_{key}"])
         if oracle.done:
-            seen, about = env.set_new_target(p_stack=stacking)
-            oracle = oracles[about["privileged/target_task"]]
-            oracle.reset(seen, about)
-    kinds = {"button_states": np.int64}
-    episode = {key: np.array(values, kinds.get(key, np.float32)) for key, values in rows.items()}
+            start, info = env.set_new_target(p_stack=stacking)
+            oracle = oracles[info["privileged/target_task"]]
+            oracle.reset(start, info)
+    dtypes = {"button_states": np.int64}
+    episode = {key: np.array(values, dtypes.get(key, np.float32)) for key, values in rows.items()}
     episode["terminals"] = np.arange(steps) == steps - 1
     return episode
 
 
 @functools.cache
-def _workshop(world: str, kind: str) -> tuple[Any, dict[str, Any]]:
-    """A world to work in, and who can. Made once in each process: it takes seconds."""
-    env = make_world(world, terminate_at_goal=False, mode="data_collection")
+def _env_and_oracles(env_name: str, kind: str) -> tuple[Any, dict[str, Any]]:
+    """Return an environment, and its oracles by target. Made once in each process: it takes seconds."""
+    env = make_env(env_name, terminate_at_goal=False, mode="data_collection")
     env = env.unwrapped  # without OGBench's time limit for evaluation
-    school = {"play": "plan", "noisy": "markov"}[kind]
-    how = {"noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING} if kind == "play" else {}
+    style = {"play": "plan", "noisy": "markov"}[kind]
+    noise = {"noise": PLAN_NOISE, "noise_smoothing": PLAN_SMOOTHING} if kind == "play" else {}
 
-    def oracle(thing: str, **more: Any) -> Any:
-        module = importlib.import_module(f"ogbench.manipspace.oracles.{school}.{thing}_{school}")
-        return getattr(module, f"{thing}_{school}_oracle".title().replace("_", ""))(env=env, **how, **more)
+    def make_oracle(target: str, **options: Any) -> Any:
+        module = importlib.import_module(f"ogbench.manipspace.oracles.{style}.{target}_{style}")
+        name = f"{target}_{style}_oracle".title().replace("_", "")
+        return getattr(module, name)(env=env, **noise, **options)
 
-    if world == "puzzle-3x3":
-        return env, {"button": oracle("button", gripper_always_closed=True)}
-    if world != "scene":
-        return env, {"cube": oracle("cube")}
-    patience = {"max_step": 100} if kind == "noisy" else {}  # as in OGBench's own
-    others = {thing: oracle(thing) for thing in ("button", "drawer", "window")}
-    return env, {"cube": oracle("cube", **patience), **others}
+    if env_name == "puzzle-3x3":
+        return env, {"button": make_oracle("button", gripper_always_closed=True)}
+    if env_name != "scene":
+        return env, {"cube": make_oracle("cube")}
+    limit = {"max_step": 100} if kind == "noisy" else {}
+    others = {target: make_oracle(target) for target in ("button", "drawer", "window")}
+    return env, {"cube": make_oracle("cube", **limit), **others}
 
 
-def _cube_in_sight(qpos: np.ndarray) -> bool:
-    """Whether the scene's cube stayed on the table or in the drawer: elsewhere a camera could not see it."""
+def _is_cube_visible(qpos: np.ndarray) -> bool:
+    """Return whether the scene's cube stayed on the table or in the drawer, where a camera could see it."""
     y, z = qpos[:, 15], qpos[:, 16]
     return not ((y >= 0.29) | ((y <= -0.3) & ((z < 0.06) | (z > 0.08)))).any()
 
 
 def write_episodes(path: pathlib.Path, parts: list[pathlib.Path]) -> None:
-    """Join episodes into an npz file, one at a time: millions of rows never lie in memory together."""
+    """Join episodes in an npz file, one at a time, since all of them may not fit into memory."""
     with safetensors.safe_open(parts[0], framework="numpy") as first:
         keys = sorted(first.keys())
 
-    def pieces(key: str) -> Iterator[np.ndarray]:
+    def read(key: str) -> Iterator[np.ndarray]:
         for part in parts:
             with safetensors.safe_open(part, framework="numpy") as file:
                 yield np.ascontiguousarray(file.get_tensor(key))
 
     with writing(path) as unfinished, zipfile.ZipFile(unfinished, "w", zipfile.ZIP_STORED) as archive:
         for key in keys:
-            rows = sum(len(piece) for piece in pieces(key))
-            like = next(pieces(key))
-            about = {"descr": npy.dtype_to_descr(like.dtype), "fortran_order": False}
-            # Given by name, a member has zip's first date, whenever it is written: same data, same bytes.
+            rows = sum(map(len, read(key)))
+            first = next(read(key))
+            header = {
+                "descr": npy.dtype_to_descr(first.dtype),
+                "fortran_order": False,
+                "shape": (rows, *first.shape[1:]),
+            }
+            # A `ZipInfo` made from a name has a constant date: the same data give the same bytes.
             with archive.open(zipfile.ZipInfo(f"{key}.npy"), "w", force_zip64=True) as member:
-                npy.write_array_header_1_0(member, about | {"shape": (rows, *like.shape[1:])})
-                for piece in pieces(key):
-                    member.write(piece.tobytes())
+                npy.write_array_header_1_0(member, header)
+                for array in read(key):
+                    member.write(array.tobytes())
 
 
-def files_of(world: str, kind: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """What to learn from, and what is held out."""
-    name = dataset_name(world, kind)
-    train = folder / f"{name}.npz"
-    return train, held_out_beside(train)
+def dataset_paths(env_name: str, kind: str, folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
+    """Return the files of training and validation data in a folder."""
+    train = folder / f"{dataset_name(env_name, kind)}.npz"
+    return train, validation_path(train)
 
 
-def held_out_beside(train: pathlib.Path) -> pathlib.Path:
-    """Where OGBench keeps what is held out from a dataset."""
+def validation_path(train: pathlib.Path) -> pathlib.Path:
+    """Return the file in which OGBench expects the validation data of a dataset."""
     return train.with_name(f"{train.stem}-val.npz")
 
 
-def download(world: str, folder: pathlib.Path, kind: str = "play") -> tuple[pathlib.Path, pathlib.Path]:
-    """OGBench's own dataset, by OGBench's own loader."""
-    make_world(world)  # says what to install, where OGBench is missing
+def download(env_name: str, folder: pathlib.Path, kind: str = "play") -> tuple[pathlib.Path, pathlib.Path]:
+    """Download OGBench's own dataset with its loader, and return its files: training and validation data."""
+    make_env(env_name)  # raises an error that says what to install, if OGBench is missing
     from ogbench import download_datasets
 
-    name = dataset_name(world, kind)
+    name = dataset_name(env_name, kind)
     try:
         download_datasets([name], str(folder))
     except OSError as error:
         raise UserError(
             f"{name} cannot be fetched ({error}); without a network, make a dataset: "
-            f"looped-actor ogbench collect {world} --kind {kind}"
+            f"looped-actor robots collect {env_name} --kind {kind}"
         ) from None
-    return files_of(world, kind, folder)
+    return dataset_paths(env_name, kind, folder)
+
+
+held_out_beside = validation_path  # TEMPORARY

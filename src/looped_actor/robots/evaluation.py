@@ -1,8 +1,8 @@
-"""What a policy achieves in OGBench's worlds: MuJoCo in worker processes, decisions in batches here.
+"""Evaluation on OGBench's robot tasks: MuJoCo in worker processes, decisions in batches in this one.
 
-Episodes are played side by side, in *rows*, in two halves: while the workers step one half, this
-process decides for the other. A row whose episode ends begins the next one at once. Which row plays which
-episode depends on the number of rows and not on that of the workers, and so does every number reported.
+Episodes are played together, in *rows*, in two halves: while the workers step one half, this process decides
+for the other. A row whose episode ends starts the next one. Results depend on the number of rows, which
+decides which row plays which episode, and not on the number of workers.
 """
 
 import functools
@@ -19,24 +19,36 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array, Bool
 
-from looped_actor.algorithms import Acted, Acting, Weights, acting_policy, first_memory
-from looped_actor.evaluation.facts import loop_facts, outcomes_text
+from looped_actor.algorithms import Acting, Action, Weights, init_carry, make_acting_policy
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.loop import FixedStart, HaltingRule, Memory, OpenLoop, Start, StopReason, Streaming, Thought
+from looped_actor.evaluation.results import loop_results, outcomes_text
+from looped_actor.loop import (
+    Carry,
+    HaltingRule,
+    StopReason,
+    StreamablePolicy,
+    Streaming,
+    StreamOutput,
+    empty_carry,
+)
 from looped_actor.models import GoalObservation
-from looped_actor.robots.graded import GRADED, Motion, motion
-from looped_actor.robots.ogbench import ACTIONS, TASKS, Arena, episode_seed
-from looped_actor.training.sharding import EVERYWHERE, on_one_device, shapes_on
+from looped_actor.models.tasks import ROBOT_TASKS
+from looped_actor.robots.graded import GRADED, Motion, measure_motion
+from looped_actor.robots.ogbench import ACTION_SIZE, TASKS, RobotEnv, episode_seed
+from looped_actor.training.sharding import REPLICATED, abstract_shards, to_one_device
 from looped_actor.utils.checks import at_least_one
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import Progress, default_workers, end_with_parent, no_progress
 
-MOST_ROWS = 64
-"""Rows per worker: their answers must fit into its pipe while this process is busy asking."""
+MAX_ROWS = 64
+"""Rows per worker: the replies for all of them must fit into its pipe while this process sends requests."""
+
+EpisodeId = tuple[int | str, int]
+"""A task, and the number of an episode of it."""
 
 
-class WorldEpisode(NamedTuple):
-    """One episode, played to its end."""
+class RobotEpisode(NamedTuple):
+    """A finished episode."""
 
     task: int | str
     number: int
@@ -44,38 +56,38 @@ class WorldEpisode(NamedTuple):
     loops: list[int]
     """Loops of every decision."""
     stops: list[int]
-    """Why each stopped: values of `StopReason`."""
+    """Reason for which each decision stopped: values of `StopReason`."""
     motion: Motion
 
 
-class WorldsPlayed(NamedTuple):
-    """Episodes, and what they took."""
+class RobotsPlayed(NamedTuple):
+    """Episodes, and their cost."""
 
-    episodes: list[WorldEpisode]
+    episodes: list[RobotEpisode]
     executed: int
     """Loops that the hardware computed."""
 
 
 @dataclass(frozen=True)
-class WorldPlayer:
-    """Plays episodes of a world's tasks with the most probable actions. Close it when done.
+class RobotPlayer:
+    """Plays episodes of an environment's tasks with the mean action. Close it when done.
 
     Args:
-      world: one of OGBench's.
+      env_name: name of the environment.
       definition: the net without its weights.
-      episodes: of each task.
-      seed: of the episodes' starts.
-      tasks: which of the five, or goals by distance, by their names.
-      halting: replaces the rule that the net was trained with.
+      episodes: episodes of each task.
+      seed: seed of the episodes.
+      tasks: numbers of tasks, or names of graded goals.
+      halting: replaces the halting rule of training.
       acting: how decisions are computed.
-      rows: episodes at play side by side.
+      rows: episodes played together.
       workers: processes. Default: one for each core.
-      time_limit: steps after which an episode is cut off. Default: OGBench's.
-      starting: where thoughts start.
-      deviation: of what is added to the most probable actions, drawn anew for every step.
+      time_limit: steps after which an episode is truncated. Default: OGBench's.
+      carry_latent: start a decision from the last latent of its episode.
+      deviation: standard deviation of noise that is added to the mean action.
     """
 
-    world: str
+    env_name: str
     definition: nnx.GraphDef
     episodes: int
     seed: int = 0
@@ -85,123 +97,151 @@ class WorldPlayer:
     rows: int = 16
     workers: int | None = None
     time_limit: int | None = None
-    starting: Start = field(default_factory=FixedStart)
+    carry_latent: bool = False
     deviation: float = 0.0
 
     def __post_init__(self) -> None:
         at_least_one(self, "episodes", "rows", "workers")
         workers = self.workers or default_workers()
-        if self.rows > MOST_ROWS * workers:
-            raise UserError(f"rows is {self.rows}; {workers} workers play {MOST_ROWS * workers} at most")
-        known = [*TASKS, *GRADED.get(self.world, ())]
+        if self.rows > MAX_ROWS * workers:
+            raise UserError(f"rows is {self.rows}; {workers} workers play {MAX_ROWS * workers} at most")
+        known = [*TASKS, *GRADED.get(self.env_name, ())]
         if not self.tasks or not set(self.tasks) <= set(known):
             raise UserError(f"tasks are {list(self.tasks)}; each must be one of {known}")
 
-    def play(self, weights: Weights, progress: Progress = no_progress) -> WorldsPlayed:
-        """All episodes, ordered by task and number."""
+    def play(self, weights: Weights, progress: Progress = no_progress) -> RobotsPlayed:
+        """Return all episodes, ordered by task and number."""
         # On one device of this process: a batch of rows is small, and MuJoCo is what takes the time.
-        return self._play(functools.partial(self._decide, on_one_device(weights)), progress)
+        return self._play(functools.partial(self._decide, to_one_device(weights)), progress)
 
-    def play_at_random(self, progress: Progress = no_progress) -> WorldsPlayed:
-        """The same episodes, with actions drawn uniformly from their bounds."""
-        chance = np.random.default_rng(self.seed)
+    def play_at_random(self, progress: Progress = no_progress) -> RobotsPlayed:
+        """Return the same episodes, with actions drawn uniformly from their bounds."""
+        rng = np.random.default_rng(self.seed)
 
-        def decide(observation: GoalObservation, alive: np.ndarray, memory: None) -> Acted:
+        def decide(observation: GoalObservation, alive: np.ndarray, carry: Carry | None) -> Action:
             rows = len(alive)
-            actions, once = chance.uniform(-1, 1, (rows, ACTIONS)), np.ones(rows, int)
-            return Acted(actions, once, StopReason.CAP * once, alive.sum())
+            return Action(
+                action=rng.uniform(-1, 1, (rows, ACTION_SIZE)),
+                loops=np.ones(rows, int),
+                stop=np.full(rows, StopReason.CAP),
+                executed=alive.sum(),
+                carry=empty_carry(rows),
+            )
 
         return self._play(decide, progress)
 
     @property
-    def at_play(self) -> int:
-        """Episodes at play side by side: no more than there are."""
+    def _row_count(self) -> int:
         return min(self.rows, self.episodes * len(self.tasks))
 
     @property
-    def decided_at_once(self) -> int:
-        """Rows of a half."""
-        return -(-self.at_play // 2)
+    def rows_of_half(self) -> int:
+        """Rows that this process decides for together."""
+        return -(-self._row_count // 2)
 
     def trace(self, mesh: Mesh, weights: Weights, observation: GoalObservation) -> Any:
-        """Its program for a decision of half of the rows, from shapes, for a device that need not be here."""
-        alive = jax.ShapeDtypeStruct((self.decided_at_once,), bool)
-        return self._decide.trace(*shapes_on(mesh, (weights, observation, alive), EVERYWHERE), None)
+        """Trace the program that decides for a half, from shapes, for a device that need not be present."""
+        alive = jax.ShapeDtypeStruct((self.rows_of_half,), bool)
+        return self._decide.trace(*abstract_shards(mesh, (weights, observation, alive), REPLICATED), None)
 
-    def _play(self, decide: Callable[..., Acted], progress: Progress) -> WorldsPlayed:
+    def _play(self, decide: Callable[..., Action], progress: Progress) -> RobotsPlayed:
         queue = iter([(task, number) for number in range(self.episodes) for task in self.tasks])
-        rows, middle = self.at_play, self.decided_at_once
-        workers = [self._pool[row % len(self._pool)] for row in range(rows)]
+        rows, middle = range(self._row_count), self.rows_of_half
         halves = [
-            _Rows(self.world, numbers, workers, self.deviation)
-            for numbers in (range(middle), range(middle, rows))
-            if numbers
+            _Rows(self, {row: self._pool[row % len(self._pool)] for row in half}, queue)
+            for half in (rows[:middle], rows[middle:])
+            if half
         ]
-        for half in halves:
-            half.begin(queue, self.seed)
         played, executed = [], 0
         while any(half.playing for half in halves):
             for half in halves:
                 if not half.playing:
                     continue
-                played += half.receive(queue, self.seed, self.time_limit)
+                played += half.receive()
                 progress(len(played), self.episodes * len(self.tasks))
                 if half.playing:
-                    decided = decide(half.observation, half.alive, half.memory)
-                    executed += int(decided.executed)
-                    half.act(decided)
-        return WorldsPlayed(sorted(played), executed)
+                    action = decide(half.observation, half.alive, half.carry)
+                    executed += int(action.executed)
+                    half.act(action)
+        return RobotsPlayed(sorted(played), executed)
 
     def close(self) -> None:
-        """Let the workers go."""
+        """End the workers."""
         for worker in self.__dict__.pop("_pool", ()):
             worker.close()
 
     @functools.cached_property
     def _pool(self) -> list["_Worker"]:
-        """They stay for the next evaluation: worlds take seconds to make."""
-        return [_Worker(self.world) for _ in range(min(self.workers or default_workers(), self.rows))]
+        """Workers, kept for the next evaluation: environments take seconds to make."""
+        return [_Worker(self.env_name) for _ in range(min(self.workers or default_workers(), self.rows))]
 
     @functools.cached_property
     def _decide(self) -> Any:
         def decide(
-            weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"], memory: Memory | None
-        ) -> Acted:
-            policy = acting_policy(self.definition, weights, self.acting, self.halting)
-            memory = memory or first_memory(self.starting, self.definition, weights, observation)
-            if isinstance(policy, OpenLoop):
+            weights: Weights, observation: GoalObservation, alive: Bool[Array, " r"], carry: Carry | None
+        ) -> Action:
+            policy = make_acting_policy(self.definition, weights, self.acting, self.halting)
+            carry = carry or init_carry(self.definition, weights, observation, self.carry_latent)
+            if isinstance(policy, StreamablePolicy):
                 assert isinstance(self.acting, Streaming)
-                streamed = self.acting.think(policy, observation, alive, memory)
-                thought, executed = streamed.thoughts, streamed.executed
+                streamed = self.acting.decide(policy, observation, alive, carry)
+                output, executed = streamed.output, streamed.executed
             else:
-                now = policy(observation, memory=memory)
-                thought = Thought(now, now.loop.loops, now.loop.stop, now.loop.latent)
+                now = policy(observation, carry=carry)
+                assert now.loop is not None
+                output = StreamOutput(
+                    decision=now, loops=now.loop.loops, stop=now.loop.stop, latent=now.loop.latent
+                )
                 executed = now.loop.executed
-            action = thought.decision.distribution.mode()
-            if memory is not None:
-                assert thought.latent is not None
-                memory = memory.after(thought.latent)
-            return Acted(action, thought.loops, thought.stop, executed, memory)
+            return Action(
+                action=output.decision.distribution.mode(),
+                loops=output.loops,
+                stop=output.stop,
+                executed=executed,
+                carry=carry.update(output.latent),
+            )
 
         return jax.jit(decide)
 
 
-def shaken(action: np.ndarray, deviation: float, chance: np.random.Generator) -> np.ndarray:
-    """An action with noise of that deviation."""
-    return action + deviation * chance.normal(size=ACTIONS) if deviation else action
+def add_noise(action: np.ndarray, deviation: float, rng: np.random.Generator) -> np.ndarray:
+    """Return an action with Gaussian noise."""
+    return action + deviation * rng.normal(size=ACTION_SIZE) if deviation else action
+
+
+@dataclass
+class _OpenEpisode:
+    """An episode under way."""
+
+    task: int | str
+    number: int
+    rng: np.random.Generator
+    """Source of the noise of its actions."""
+    loops: list[int] = field(default_factory=list)
+    stops: list[int] = field(default_factory=list)
+    states: list[np.ndarray] = field(default_factory=list)
 
 
 class _Rows:
-    """Half of the rows: what they see, and who plays them."""
+    """Half of the rows: their observations, episodes and workers. All start an episode.
 
-    def __init__(self, world: str, numbers: range, workers: list["_Worker"], deviation: float):
-        self.world, self.numbers, self.workers = world, numbers, [workers[n] for n in numbers]
-        self.deviation, self._chance = deviation, [np.random.default_rng(0)] * len(numbers)
-        self.alive = np.zeros(len(numbers), bool)
-        self.memory: Memory | None = None
-        self._episode: list[tuple[int | str, int]] = [(0, 0)] * len(numbers)
-        self._thoughts: list[list[tuple[int, int]]] = [[] for _ in numbers]  # loops, and why they stopped
-        self._seen: list[list[np.ndarray]] = [[] for _ in numbers]  # the states of an episode
+    Args:
+      player: the environment, and how its episodes are played.
+      workers: worker of each row, by the row's number.
+      queue: episodes that are not started yet, for both halves.
+    """
+
+    def __init__(self, player: RobotPlayer, workers: dict[int, "_Worker"], queue: Iterator[EpisodeId]):
+        self._player, self._workers, self._queue = player, list(workers.items()), queue
+        rows = len(workers)
+        self.alive = np.zeros(rows, bool)
+        self.carry: Carry | None = None
+        self._states = np.zeros((rows, ROBOT_TASKS[player.env_name].size), np.float32)
+        self._goals = np.zeros_like(self._states)
+        self._episodes: dict[int, _OpenEpisode] = {}
+        self._waiting: list[int] = []
+        for row in range(rows):
+            self._start_next(row)
 
     @property
     def playing(self) -> bool:
@@ -209,94 +249,91 @@ class _Rows:
 
     @property
     def observation(self) -> GoalObservation:
-        return GoalObservation(jnp.asarray(self.states), jnp.asarray(self.goals))
+        return GoalObservation(jnp.asarray(self._states), jnp.asarray(self._goals))
 
-    def begin(self, queue: Iterator[tuple[int | str, int]], seed: int) -> None:
-        """Begin an episode in every row; what they see is there after `receive`."""
-        self._waiting = []
-        for row in range(len(self.numbers)):
-            self._begin(row, queue, seed)
+    def act(self, action: Action) -> None:
+        """Send actions to the workers."""
+        actions, loops, stops = (np.asarray(a) for a in (action.action, action.loops, action.stop))
+        self.carry = action.carry
+        for row in np.flatnonzero(self.alive).tolist():
+            episode = self._episodes[row]
+            episode.loops.append(int(loops[row]))
+            episode.stops.append(int(stops[row]))
+            self._send(row, "step", add_noise(actions[row], self._player.deviation, episode.rng))
 
-    def _begin(self, row: int, queue: Iterator[tuple[int | str, int]], seed: int) -> None:
-        episode = next(queue, None)
-        self.alive[row] = episode is not None
-        if episode is None:
-            return
-        self._episode[row], self._thoughts[row] = episode, []
-        self._chance[row] = np.random.default_rng(episode_seed(seed, *episode))
-        self.workers[row].send(("begin", self.numbers[row], episode[0], episode_seed(seed, *episode)))
-        self._waiting.append(row)
-
-    def act(self, decided: Acted) -> None:
-        """Let the workers carry out decisions."""
-        actions, loops, stops = (np.asarray(a) for a in (decided.action, decided.loops, decided.stop))
-        self.memory = decided.memory
-        for row in np.flatnonzero(self.alive):
-            self._thoughts[row].append((int(loops[row]), int(stops[row])))
-            action = shaken(actions[row], self.deviation, self._chance[row])
-            self.workers[row].send(("step", self.numbers[row], action))
-            self._waiting.append(int(row))
-
-    def receive(
-        self, queue: Iterator[tuple[int | str, int]], seed: int, time_limit: int | None
-    ) -> list[WorldEpisode]:
-        """Take what the workers saw. Rows whose episode ended begin another; what ended is returned."""
-        ended, over = [], np.zeros(len(self.numbers), bool)
+    def receive(self) -> list[RobotEpisode]:
+        """Receive observations from the workers; return the episodes that ended, and start others instead."""
+        ended, restarted = [], np.zeros_like(self.alive)
         while self._waiting:
             waiting, self._waiting = self._waiting, []
             for row in waiting:
-                what, *seen = self.workers[row].receive(self.numbers[row])
-                if what == "begun":
-                    self._see(row, *seen)
+                episode, (number, worker) = self._episodes[row], self._workers[row]
+                request, state, *rest = worker.receive(number)
+                self._states[row] = state
+                episode.states.append(state)
+                if request == "reset":
+                    (self._goals[row],) = rest
                     continue
-                state, final, success = seen
-                self.states[row] = state
-                self._seen[row].append(state)
-                if final or success or len(self._thoughts[row]) == time_limit:
-                    loops, stops = (list(values) for values in zip(*self._thoughts[row], strict=True))
-                    about = motion(self.world, np.stack(self._seen[row]), self.goals[row])
-                    task, number = self._episode[row]
-                    ended.append(WorldEpisode(task, number, success, loops, stops, about))
-                    over[row] = True
-                    self._begin(row, queue, seed)
-        self.memory = None if self.memory is None else self.memory.restart(over)
+                done, success = rest
+                if done or success or len(episode.loops) == self._player.time_limit:
+                    ended.append(self._finish(episode, self._goals[row], success))
+                    restarted[row] = True
+                    self._start_next(row)
+        self.carry = None if self.carry is None else self.carry.restart(restarted)
         return ended
 
-    def _see(self, row: int, state: np.ndarray, goal: np.ndarray) -> None:
-        if not hasattr(self, "states"):
-            self.states = np.zeros((len(self.numbers), len(state)), np.float32)
-            self.goals = np.zeros_like(self.states)
-        self.states[row], self.goals[row], self._seen[row] = state, goal, [state]
+    def _start_next(self, row: int) -> None:
+        task, number = next(self._queue, (None, 0))
+        self.alive[row] = task is not None
+        if task is not None:
+            seed = episode_seed(self._player.seed, task, number)
+            self._episodes[row] = _OpenEpisode(task, number, np.random.default_rng(seed))
+            self._send(row, "reset", task, seed)
+
+    def _finish(self, episode: _OpenEpisode, goal: np.ndarray, success: bool) -> RobotEpisode:
+        return RobotEpisode(
+            task=episode.task,
+            number=episode.number,
+            success=success,
+            loops=episode.loops,
+            stops=episode.stops,
+            motion=measure_motion(self._player.env_name, np.stack(episode.states), goal),
+        )
+
+    def _send(self, row: int, request: str, *arguments: Any) -> None:
+        number, worker = self._workers[row]
+        worker.send((request, number, *arguments))
+        self._waiting.append(row)
 
 
 class _Worker:
-    """A process that steps worlds, one for each of its rows. A row has one question at a time."""
+    """A process that steps environments, one for each of its rows. A row has one request at a time."""
 
-    def __init__(self, world: str):
+    def __init__(self, env_name: str):
         spawn = multiprocessing.get_context("spawn")  # not forked: JAX has threads
         self._connection, theirs = spawn.Pipe()
-        self._process = spawn.Process(target=_serve, args=(theirs, world), daemon=True)
+        self._process = spawn.Process(target=_serve, args=(theirs, env_name), daemon=True)
         self._process.start()
         theirs.close()
-        self._answers: dict[int, tuple] = {}
+        self._replies: dict[int, tuple] = {}
 
-    def send(self, question: tuple) -> None:
+    def send(self, request: tuple) -> None:
         try:
-            self._connection.send(question)
+            self._connection.send(request)
         except OSError:
-            raise _lost() from None
+            raise _lost_worker() from None
 
     def receive(self, row: int) -> tuple:
-        """The answer to a row's question. Those of other rows may come first, and are kept for them."""
-        while row not in self._answers:
+        """Return the reply to a row's request. Replies to other rows that come first are kept for them."""
+        while row not in self._replies:
             try:
-                of_row, *answer = self._connection.recv()
+                replied, *reply = self._connection.recv()
             except (EOFError, OSError):
-                raise _lost() from None
-            if answer[0] == "failed":
-                raise UserError(answer[1])
-            self._answers[of_row] = tuple(answer)
-        return self._answers.pop(row)
+                raise _lost_worker() from None
+            if reply[0] == "failed":
+                raise UserError(reply[1])
+            self._replies[replied] = tuple(reply)
+        return self._replies.pop(row)
 
     def close(self) -> None:
         self._connection.close()
@@ -305,50 +342,47 @@ class _Worker:
             self._process.kill()
 
 
-def _lost() -> ChildProcessError:
+def _lost_worker() -> ChildProcessError:
     return ChildProcessError(
         "a process that plays MuJoCo died (out of memory? a script without `if __name__ == '__main__':`?): "
         "try again with fewer workers"
     )
 
 
-def _serve(connection: Connection, world: str) -> None:
-    """In a worker: play rows until nobody asks any more."""
+def _serve(connection: Connection, env_name: str) -> None:
+    """Reset and step environments until the connection is closed; runs in a worker."""
     end_with_parent()
-    arenas: dict[int, Arena] = {}
+    envs: dict[int, RobotEnv] = {}
     try:
         while True:
-            what, row, *about = connection.recv()
-            if row not in arenas:
-                arenas[row] = Arena(world)
-            if what == "begin":
-                connection.send((row, "begun", *arenas[row].begin(*about)))
-            else:
-                step = arenas[row].step(*about)
-                connection.send((row, "stepped", step.state, step.over, step.success))
+            request, row, *arguments = connection.recv()
+            if row not in envs:
+                envs[row] = RobotEnv(env_name)
+            answer = {"reset": envs[row].reset, "step": envs[row].step}[request]
+            connection.send((row, request, *answer(*arguments)))
     except (EOFError, OSError):
         return
     except Exception as error:
-        connection.send((-1, "failed", f"{world}: {error}"))
+        connection.send((-1, "failed", f"{env_name}: {error}"))
 
 
-def world_summary(played: WorldsPlayed, most_loops: int) -> dict[str, Any]:
-    """Facts about episodes that JSON can hold."""
+def summarize_robots(played: RobotsPlayed, most_loops: int) -> dict[str, Any]:
+    """Return the results of episodes as JSON."""
     loops, stops = (
-        np.concatenate([getattr(e, name) for e in played.episodes]) for name in ("loops", "stops")
+        np.concatenate([getattr(episode, name) for episode in played.episodes]) for name in ("loops", "stops")
     )
     histogram = np.bincount(loops, minlength=most_loops + 1)[1:]
     tasks = list(dict.fromkeys(episode.task for episode in played.episodes))
-    by_task = {str(task): _facts([e for e in played.episodes if e.task == task]) for task in tasks}
-    return _facts(played.episodes) | {
+    by_task = {str(task): _results([e for e in played.episodes if e.task == task]) for task in tasks}
+    return _results(played.episodes) | {
         # As OGBench reports it: the mean over tasks.
-        "success": float(np.mean([facts["success"] for facts in by_task.values()])),
-        **loop_facts(histogram, np.bincount(stops, minlength=len(StopReason)), played.executed),
+        "success": float(np.mean([results["success"] for results in by_task.values()])),
+        **loop_results(histogram, np.bincount(stops, minlength=len(StopReason)), played.executed),
         "by_task": by_task,
     }
 
 
-def _facts(episodes: list[WorldEpisode]) -> dict[str, Any]:
+def _results(episodes: list[RobotEpisode]) -> dict[str, Any]:
     solved = sum(episode.success for episode in episodes)
     decisions = sum(len(episode.loops) for episode in episodes)
     return {
@@ -359,11 +393,11 @@ def _facts(episodes: list[WorldEpisode]) -> dict[str, Any]:
         "outcomes": outcomes_text(episode.success for episode in episodes),
         "loops": sum(sum(episode.loops) for episode in episodes) / max(decisions, 1),
         "mean_steps": decisions / len(episodes),
-        **_motions([episode.motion for episode in episodes]),
+        **_mean_motion([episode.motion for episode in episodes]),
     }
 
 
-def _motions(motions: list[Motion]) -> dict[str, float]:
-    """Means over episodes, of what is known."""
-    told = {name: [getattr(motion, name) for motion in motions] for name in Motion._fields}
-    return {name: float(np.mean(values)) for name, values in told.items() if values[0] is not None}
+def _mean_motion(motions: list[Motion]) -> dict[str, float]:
+    """Return means over episodes, without measures that are not known."""
+    columns = dict(zip(Motion._fields, zip(*motions, strict=True), strict=True))
+    return {name: float(np.mean(values)) for name, values in columns.items() if values[0] is not None}

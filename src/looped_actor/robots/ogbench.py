@@ -1,48 +1,53 @@
-"""OGBench's worlds: four tabletops with a robot arm, five tasks each, on MuJoCo.
+"""OGBench's manipulation environments: a robot arm at a table, with five tasks each, on MuJoCo.
 
-OGBench comes with the extra `ogbench` and is imported only when a world is made.
+OGBench comes with the extra `ogbench`. It is imported when an environment is made.
 """
 
 import os
 import sys
 import warnings
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 from jaxtyping import Float
 
-from looped_actor.names import DataKind, WorldName
-from looped_actor.robots.graded import graded_task
+from looped_actor.names import DataKind, RobotName
+from looped_actor.robots.graded import make_graded_task
 from looped_actor.utils.errors import UserError
 
-WORLDS: tuple[WorldName, ...] = get_args(WorldName)
-"""Their order is in the seeds of collected data."""
-ACTIONS = 5
-"""Scalars of an action: a move, a turn, and the gripper, each from -1 to 1."""
-KINDS: tuple[DataKind, ...] = get_args(DataKind)
-"""Of datasets."""
+ENVIRONMENTS: tuple[RobotName, ...] = get_args(RobotName)
+"""Names of the environments. Their order is fixed: seeds of collected data depend on it."""
+DATA_KINDS: tuple[DataKind, ...] = get_args(DataKind)
+"""OGBench's kinds of datasets."""
 TASKS = (1, 2, 3, 4, 5)
-"""The goals that each world is evaluated on."""
+"""Numbers of each environment's tasks."""
+ACTION_SIZE = 5
+"""Scalars of an action, each in [-1, 1]: three of position, one of yaw, one of the gripper."""
 
 
-def dataset_name(world: str, kind: str = "play") -> str:
-    """What OGBench calls a dataset of a world."""
-    return f"{world}-{kind}-v0"
+def dataset_name(env_name: str, kind: str = "play") -> str:
+    """Return OGBench's name of a dataset."""
+    return f"{env_name}-{kind}-v0"
 
 
-def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
-    """A Gymnasium environment of OGBench, without its data.
+def check_env_name(env_name: str) -> None:
+    """Raise an error if there is no environment of this name."""
+    if env_name not in ENVIRONMENTS:
+        raise UserError(f"there is no environment {env_name!r}; there are {', '.join(ENVIRONMENTS)}")
+
+
+def make_env(env_name: str, *, render: bool = False, **options: Any) -> Any:
+    """Make a Gymnasium environment of OGBench, without its data.
 
     Args:
-      world: which one.
-      pictures: whether it will be looked at. MuJoCo decides on its first import whether it can draw.
-      options: those of OGBench.
+      env_name: one of `ENVIRONMENTS`.
+      render: whether frames will be rendered. MuJoCo chooses its renderer once, when it is first imported.
+      options: options of OGBench.
     """
-    if world not in WORLDS:
-        raise UserError(f"there is no world {world!r}; there are {', '.join(WORLDS)}")
+    check_env_name(env_name)
     if sys.platform == "linux" and "DISPLAY" not in os.environ:
-        chosen = os.environ.setdefault("MUJOCO_GL", "egl" if pictures else "disable")
-        if pictures and chosen == "disable":
+        renderer = os.environ.setdefault("MUJOCO_GL", "egl" if render else "disable")
+        if render and renderer == "disable":
             raise UserError(
                 "MuJoCo was started without pictures here: set MUJOCO_GL=egl before, or film in a new process"
             )
@@ -50,64 +55,63 @@ def make_world(world: str, *, pictures: bool = False, **options: Any) -> Any:
         import ogbench
     except ImportError as error:
         raise UserError(
-            f"{world} needs OGBench and MuJoCo ({error}): pip install 'looped-actor[ogbench]'"
+            f"{env_name} needs OGBench and MuJoCo ({error}): pip install 'looped-actor[ogbench]'"
         ) from None
-    # OGBench makes its spaces anew whenever it is asked for them, and Gymnasium warns each time.
+    # OGBench makes a new space at each access, and Gymnasium warns each time.
     warnings.filterwarnings("ignore", message=".*precision lowered by casting.*")
-    return ogbench.make_env_and_datasets(dataset_name(world), env_only=True, **options)
+    return ogbench.make_env_and_datasets(dataset_name(env_name), env_only=True, **options)
 
 
-class Step:
-    """What a step of an episode showed."""
+class Step(NamedTuple):
+    """Outcome of a step."""
 
-    __slots__ = ("over", "state", "success")
+    state: Float[np.ndarray, " n"]
+    done: bool
+    """Whether the episode was terminated or truncated."""
+    success: bool
 
-    def __init__(self, state: Float[np.ndarray, " n"], over: bool, success: bool):
-        self.state, self.over, self.success = state, over, success
 
+class RobotEnv:
+    """An environment that plays the episodes of its tasks, one after the other.
 
-class Arena:
-    """A world in which one episode after the other is played towards the goals of its tasks.
-
-    A task is one of OGBench's, by its number, or a goal by distance, by its name (`graded.GRADED`).
-
-    Everything random in an episode comes from its seed: it does not matter what was played before.
+    A task is one of OGBench's, by its number, or a graded goal, by its name (`graded.GRADED`). An episode
+    depends on its seed, and not on the episodes before it.
     """
 
-    def __init__(self, world: str, *, pictures: bool = False, **options: Any):
-        self._name, self._world = world, make_world(world, pictures=pictures, **options)
-        # A goal is shaken by a few random actions. OGBench draws them from a space that it makes anew, and
-        # unseeded, at each access: give it one that stays, and can be seeded.
-        inner = self._world.unwrapped
-        self._actions, kind = inner.action_space, type(inner)
-        inner.__class__ = type(kind.__name__, (kind,), {"action_space": self._actions})
-        self.time_limit: int = self._world.spec.max_episode_steps
+    def __init__(self, env_name: str, *, render: bool = False, **options: Any):
+        self._name, self._env = env_name, make_env(env_name, render=render, **options)
+        # OGBench perturbs goals by random actions, drawn from the action space. That is a new, unseeded one
+        # at each access: replace it by one that can be seeded.
+        base = self._env.unwrapped
+        self._action_space, kind = base.action_space, type(base)
+        base.__class__ = type(kind.__name__, (kind,), {"action_space": self._action_space})
+        self.time_limit: int = self._env.spec.max_episode_steps
 
-    def begin(self, task: int | str, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
-        """The first state of an episode, and its goal."""
-        self._actions.seed(seed)
+    def reset(self, task: int | str, seed: int) -> tuple[Float[np.ndarray, " n"], Float[np.ndarray, " n"]]:
+        """Start an episode, and return its first state and its goal."""
+        self._action_space.seed(seed)
         graded = isinstance(task, str)
-        asked = {"task_info": graded_task(self._name, task, seed)} if graded else {"task_id": task}
-        state, about = self._world.reset(seed=seed, options={**asked, "render_goal": False})
-        quality = self._world.unwrapped.model.vis.quality
-        quality.shadowsize, quality.offsamples = 0, 0  # in software these make a picture ten times slower
-        return state.astype(np.float32), about["goal"].astype(np.float32)
+        options = {"task_info": make_graded_task(self._name, task, seed)} if graded else {"task_id": task}
+        state, info = self._env.reset(seed=seed, options={**options, "render_goal": False})
+        quality = self._env.unwrapped.model.vis.quality
+        quality.shadowsize, quality.offsamples = 0, 0  # in software these make rendering ten times slower
+        return state.astype(np.float32), info["goal"].astype(np.float32)
 
     def step(self, action: Float[np.ndarray, " a"]) -> Step:
-        """Act. The bounds of actions are kept to."""
-        state, _, terminated, truncated, about = self._world.step(np.clip(action, -1, 1))
-        return Step(state.astype(np.float32), bool(terminated or truncated), bool(about["success"]))
+        """Take an action, clipped to its bounds."""
+        state, _, terminated, truncated, info = self._env.step(np.clip(action, -1, 1))
+        return Step(state.astype(np.float32), bool(terminated or truncated), bool(info["success"]))
 
-    def picture(self) -> np.ndarray:
-        """What it looks like now, `[rows, columns, 3]`."""
-        return self._world.render()
+    def render(self) -> np.ndarray:
+        """Return the current frame, `[rows, columns, 3]`."""
+        return self._env.render()
 
     def task_name(self, task: int) -> str:
-        """What OGBench calls a task."""
-        return self._world.unwrapped.task_infos[task - 1]["task_name"]
+        """Return OGBench's name of a task."""
+        return self._env.unwrapped.task_infos[task - 1]["task_name"]
 
 
 def episode_seed(*address: int | str) -> int:
-    """A seed for an episode, by its address: none is used twice."""
+    """Return the seed of an episode: a hash of numbers and names that identify it."""
     numbers = [int.from_bytes(part.encode()) if isinstance(part, str) else part for part in address]
     return int(np.random.SeedSequence(numbers).generate_state(1)[0])

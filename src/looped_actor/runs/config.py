@@ -22,6 +22,7 @@ from looped_actor.names import CONFIG_FILE as CONFIG_FILE
 from looped_actor.names import PuzzleName, RobotName
 from looped_actor.offline import GoalSampling
 from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
+from looped_actor.puzzles.catalogue import game_named
 from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
 from looped_actor.runs.upgrade import upgrade_config
 from looped_actor.training import Schedule
@@ -118,8 +119,8 @@ class LevelsConfig:
     train: str = ""
     """Bank of training levels, as made by `looped-actor levels build`."""
     valid: str = ""
-    """Bank of validation levels, by which the best checkpoint is chosen. Default if the other two are given: the test
-    levels."""
+    """Bank of validation levels, by which the best checkpoint is chosen. Default if the other two are given:
+    the test levels."""
     held_out: str = ""
     """Bank of test levels, played after training and by `looped-actor eval`."""
     recipe: BoxobanRecipe | RushHourRecipe | None = None
@@ -131,8 +132,8 @@ class LevelsConfig:
     held_out_count: int = 1_000
     """Test levels to generate."""
     evaluate_count: int = 1_000
-    """Validation levels, and as many training levels, that an evaluation during training plays. As many validation
-    levels are generated, but no more than test levels."""
+    """Validation levels, and as many training levels, that an evaluation during training plays. As many
+    validation levels are generated, but no more than test levels."""
 
     def __post_init__(self) -> None:
         if (self.train == "") != (self.held_out == ""):
@@ -167,9 +168,8 @@ class PuzzleConfig(RunConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         at_least_one(self, "time_limit")
-        kinds = {"boxoban": BoxobanRecipe, "rush-hour": RushHourRecipe}
         for recipe in filter(None, (self.levels.recipe, self.levels.held_out_recipe)):
-            if not isinstance(recipe, kinds[self.task]):
+            if not isinstance(recipe, game_named(self.task).recipe):
                 raise UserError(f"a {type(recipe).__name__} does not make levels of {self.task}")
             if (recipe.height, recipe.width) != self.board:
                 raise UserError(
@@ -225,15 +225,16 @@ class RobotConfig(RunConfig):
 
     task: RobotName
     arm: Looped | Stacked | Perceptron | None = field(default_factory=Looped)
-    """Net of the actor. None: learn value and critics alone, from which actors of any arm learn afterwards."""
+    """Net of the actor. None: learn value and critics alone, from which actors of any arm learn
+    afterwards."""
     algorithm: GCIQLConfig = field(default_factory=GCIQLConfig)
     data: DataConfig = field(default_factory=DataConfig)
     goals: GoalSampling = field(default_factory=GoalSampling)
     critics: str = ""
     """Run whose value and critics the actor learns from. Empty: they are learned together with it."""
     paired: bool | None = None
-    """Use one token for each pair of a state's scalar and its goal's, instead of one for each. None: as in the paper,
-    in puzzle-3x3 only."""
+    """Use one token for each pair of a state's scalar and its goal's, instead of one for each. None: as in
+    the paper, in puzzle-3x3 only."""
     differences: bool = False
     """Give the difference of each scalar from its goal to value, critics, the MLP actor and paired tokens."""
     episodes: int = 50
@@ -321,7 +322,8 @@ CONFIGS = {kind.__name__: kind for kind in (PuzzleConfig, RobotConfig, CustomCon
 
 
 def read_config(path: pathlib.Path, resumable: bool = False) -> RunConfig:
-    """Read a configuration, of this version or an earlier one, or raise an error that says what is wrong in it.
+    """Read a configuration, of this version or an earlier one, or raise an error that says what is wrong in
+    it.
 
     With `resumable`, also raise an error if training of an earlier version cannot be continued by this one.
     """

@@ -1,4 +1,4 @@
-"""A run on a world of the user's own, from its configuration and its code: trainer, evaluation, cost."""
+"""Runs on custom environments: trainer and evaluation."""
 
 import functools
 import importlib.util
@@ -15,29 +15,28 @@ from flax import nnx
 from jax.sharding import Mesh
 from jaxtyping import Array
 
-from looped_actor.algorithms import Acting, Weights
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.online import OnlineState
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
-from looped_actor.algorithms.trainer import Trainer
+from looped_actor.algorithms import PPO, Acting, OnlineState, Weights, make_policy
 from looped_actor.envs import Environment
 from looped_actor.envs.spaces import Actions, Observations, check_head, spaces_of
 from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_gymnasium
-from looped_actor.evaluation.facts import summary
 from looped_actor.evaluation.levels import LevelPlayer, Played
-from looped_actor.evaluation.requests import EvaluationRequest
-from looped_actor.loop import Categorical, HaltingRule, Streaming
-from looped_actor.names import OWN_CODE
+from looped_actor.evaluation.options import EvaluationOptions
+from looped_actor.evaluation.results import summarize
+from looped_actor.loop import HaltingRule, Streaming
+from looped_actor.names import CUSTOM_CODE
 from looped_actor.policy.policy import Policy
-from looped_actor.runs.config import OwnConfig
-from looped_actor.runs.run import OnlineRun, Own, Program
+from looped_actor.runs.config import CustomConfig
+from looped_actor.runs.run import CustomCode, Run
+from looped_actor.training import Trainer
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import Progress, no_progress
 
+DEFAULT_EPISODES = 256
+
 
 def read_code(file: pathlib.Path) -> Any:
-    """A user's file as a module, with `env`, `build` and perhaps `config`. It is executed."""
-    name = OWN_CODE + file.stem
+    """Execute a user's file, and return it as a module with `env`, `build` and perhaps `config`."""
+    name = CUSTOM_CODE + file.stem
     spec = importlib.util.spec_from_file_location(name, file)
     if spec is None or spec.loader is None or not file.is_file():
         raise UserError(f"--code {file}: there is no such Python file")
@@ -53,23 +52,23 @@ def read_code(file: pathlib.Path) -> Any:
     return module
 
 
-@dataclass(frozen=True)
-class OwnRun(OnlineRun):
-    """The parts of a run, made from its configuration and the user's code; see `Run`."""
+@dataclass(frozen=True, eq=False)
+class CustomRun(Run):
+    """The parts of a run on a custom environment; see `Run`."""
 
-    config: OwnConfig
+    config: CustomConfig
 
     @property
-    def _code(self) -> Own:
-        if self.own is None:
+    def _code(self) -> CustomCode:
+        if self.code is None:
             raise UserError(
-                f"{self.folder} is of a world of your own, {self.config.task!r}: its net is code, which no "
+                f"{self.folder} is of a custom environment, {self.config.task!r}: its net is code, which no "
                 "file holds. Give its build function (in Python) or --code FILE.py (to a command that has it)"
             )
-        return self.own
+        return self.code
 
     def environment(self) -> Any:
-        """The environment in JAX, or a new vector environment of Gymnasium."""
+        """Return the environment in JAX, or a new vector environment of Gymnasium."""
         env = self._code.env
         if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
             raise UserError(
@@ -77,7 +76,7 @@ class OwnRun(OnlineRun):
                 "function that makes it, such as lambda: gymnasium.make_vec(...)"
             )
         if env is None:
-            raise UserError(f"{self.config.task!r} is a world of your own: give its environment as env")
+            raise UserError(f"{self.config.task!r} is a custom environment: give it as env")
         made = env() if isinstance(env, type) or (callable(env) and not isinstance(env, Environment)) else env
         if not isinstance(made, Environment | gymnasium.vector.VectorEnv):
             raise UserError(
@@ -92,31 +91,27 @@ class OwnRun(OnlineRun):
             )
         return made
 
-    def completed(self) -> OwnConfig:
-        """The configuration with what the environment shows and takes."""
+    def complete_config(self) -> CustomConfig:
         env = self.environment()
         observations, actions = spaces_of(env)
         _close(env)
-        config = replace(self.config, observations=observations, actions=actions)
-        _check_net(replace(self, config=config))
-        return config
+        completed = replace(self, config=replace(self.config, observations=observations, actions=actions))
+        _check_net(completed)
+        return super(CustomRun, completed).complete_config()
 
     def build(self, rngs: nnx.Rngs) -> Any:
-        """The policy's net, with new weights."""
         return self._code.build(rngs)
 
     @property
     def observation(self) -> jax.ShapeDtypeStruct:
-        """The shape of one observation."""
         return self.spaces[0].one
 
-    def as_taken(self, action: Array) -> Array:
-        """A policy's actions as the environment takes them."""
-        return self.spaces[1].as_taken(action)
+    def to_env(self, action: Array) -> Array:
+        return self.spaces[1].to_env(action)
 
     @property
     def spaces(self) -> tuple[Observations, Actions]:
-        """What the environment shows and takes, as the configuration says."""
+        """Observations and actions of the environment, by the configuration."""
         observations, actions = self.config.observations, self.config.actions
         if observations is None or actions is None:
             raise UserError(f"{self.folder}: its config.json says nothing of observations or actions")
@@ -124,74 +119,61 @@ class OwnRun(OnlineRun):
 
     @property
     def material(self) -> pathlib.Path:
-        """Nothing is made for it."""
         return self.folder
 
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
-        """There is nothing to make: the environment is the data."""
         return {}
 
-    @property
-    def trainer(self) -> Trainer:
-        """What learns."""
-        return self._trainer
-
     @cached_property
-    def _trainer(self) -> Trainer:
+    def trainer(self) -> Trainer:
         config = self.config
         assert self.mesh is not None
-        parts = config.ppo, self.environment(), self.build, config.iterations, self.mesh
-        return ppo_trainer(*parts, dtype=self.dtype, acting=config.acting)
+        return PPO(
+            config.algorithm,
+            self._training_env,
+            self.build,
+            config.iterations,
+            self.mesh,
+            recipe=config.recipe_details,
+            acting=config.acting,
+            execution=config.execution,
+            dtype=self.dtype,
+        )
+
+    @cached_property
+    def _training_env(self) -> Any:
+        return self.environment()
+
+    @cached_property
+    def evaluation_env(self) -> Any:
+        """The environment, for evaluation."""
+        return self.environment()
 
     def evaluate(self, state: OnlineState) -> Mapping[str, Any]:
-        """Play episodes that are not those of training."""
-        return _summary(self._play(state.weights))
+        """Play episodes that training does not use."""
+        return _summarize_episodes(self._play(state.weights))
 
     @cached_property
     def _play(self) -> Callable[..., Played]:
         assert self.mesh is not None
         config = self.config
-        policy = Policy(self, self.weights_like)
-        return episodes_of(policy, self._held_out, config.episodes, self.mesh, acting=config.acting)
-
-    @cached_property
-    def _held_out(self) -> Any:
-        return self.environment()
-
-    def play(
-        self, policy: Policy, request: EvaluationRequest, progress: Progress = no_progress
-    ) -> dict[str, Any]:
-        """Play episodes of the world."""
-        assert self.mesh is not None
-        return played_facts(policy, self._held_out, request, self.mesh, progress)
-
-    def program(self, board: tuple[int, int] | None = None) -> Program:
-        """What an exported policy reads and returns."""
-        if board is not None:
-            raise UserError("boards of other sizes are for puzzles: leave --board out")
-
-        def outputs(decision: Any) -> dict[str, Array]:
-            policy = decision.distribution
-            told = {"logits": policy.logits} if isinstance(policy, Categorical) else {"mean": policy.mode()}
-            value = {} if getattr(decision, "value", None) is None else {"value": decision.value}
-            return {"action": self.as_taken(policy.mode()), **told, **value}
-
-        return Program({"observation": self.observation}, lambda observation: observation, outputs)
+        policy = Policy(self.spec, self.spec.weights_like)
+        return episode_player(policy, self.evaluation_env, config.episodes, self.mesh, acting=config.acting)
 
     def close(self) -> None:
-        """Close environments of Gymnasium."""
-        if "_trainer" in self.__dict__:
-            _close(getattr(self.trainer.collector, "env", None))
-        _close(self.__dict__.get("_held_out"))
+        for name in ("_training_env", "evaluation_env"):
+            _close(self.__dict__.get(name))
 
 
-def _check_net(run: OwnRun) -> None:
+def _check_net(run: CustomRun) -> None:
     """Raise an error if the net cannot learn to act in the environment."""
-    decide: Any = lambda weights, seen: deciding(run.definition, weights)(seen)  # noqa: E731
-    decision: Any = jax.eval_shape(decide, run.weights_like, run.observations(1))
-    if getattr(decision, "value", None) is None:
-        raise UserError("PPO needs a value beside the policy: let build return an ActorCritic")
-    check_head(decision.distribution, run.spaces[1])
+    spec = run.spec
+    output = jax.eval_shape(
+        lambda weights, o: make_policy(spec.definition, weights)(o), spec.weights_like, spec.observations(1)
+    )
+    if output.value is None:
+        raise UserError("PPO needs a value beside the policy: give the Actor a ValueHead")
+    check_head(output.distribution, run.spaces[1])
 
 
 def _close(env: Any) -> None:
@@ -199,7 +181,7 @@ def _close(env: Any) -> None:
         env.close()
 
 
-def episodes_of(
+def episode_player(
     policy: Policy,
     env: Any,
     episodes: int,
@@ -208,43 +190,51 @@ def episodes_of(
     halting: HaltingRule | None = None,
     acting: Acting | None = None,
 ) -> Callable[..., Played]:
-    """A function that plays episodes of any environment, by weights of the policy's net.
+    """Return a function that plays episodes of any environment, with weights of the policy's net.
 
     Args:
-      policy: whose net it is.
+      policy: the policy.
       env: an environment in JAX, or one of Gymnasium.
-      episodes: how many.
-      mesh: the devices; those of Gymnasium are played on one.
-      halting: another rule than in training.
-      acting: how decisions are computed. Default: streamed; for Gymnasium always in step.
+      episodes: number of episodes.
+      mesh: the devices; environments of Gymnasium are played on one.
+      halting: replaces the halting rule of training.
+      acting: how decisions are computed. Default: streamed; for Gymnasium always synchronously.
     """
-    most = (halting or policy.run.net).max_loops
+    most_loops = (halting or policy.spec).max_loops
     if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
         envs = as_vector(env)
 
         def play(weights: Weights, progress: Progress = no_progress) -> Played:
             act = functools.partial(policy.with_weights(weights).act, halting=halting)
-            return play_gymnasium(envs, act, episodes, most, progress=progress)
+            return play_gymnasium(envs, act, episodes, most_loops, progress=progress)
 
         return play
     numbered = NumberedEpisodes(env, jax.random.key_data(jax.random.key(0)))
-    how: Any = {"halting": halting, "acting": acting or Streaming(), "starting": policy.starting}
-    return LevelPlayer(numbered, episodes, policy.run.definition, most, mesh, **how).play
+    return LevelPlayer(
+        env=numbered,
+        levels=episodes,
+        definition=policy.spec.definition,
+        most_loops=most_loops,
+        mesh=mesh,
+        halting=halting,
+        acting=acting or Streaming(),
+        carry_latent=policy.carry_latent,
+    ).play
 
 
-def _summary(played: Played) -> dict[str, Any]:
-    """Facts about episodes, under the name that episodes have."""
-    facts = summary(played)
-    return {"episodes": facts.pop("levels"), **facts}
+def _summarize_episodes(played: Played) -> dict[str, Any]:
+    results = summarize(played)
+    return {"episodes": results.pop("levels"), **results}
 
 
-def played_facts(
-    policy: Policy, env: Any, request: EvaluationRequest, mesh: Mesh, progress: Progress = no_progress
+def evaluate_in_env(
+    policy: Policy, env: Any, options: EvaluationOptions, mesh: Mesh, progress: Progress = no_progress
 ) -> dict[str, Any]:
-    """What a policy achieves in an environment, as facts that JSON can hold."""
-    for_others = ("levels", "solutions", "baselines", "graded", "deviation", "tasks", "workers")
-    request.refuse("some options are for puzzles and OGBench's tasks alone", *for_others)
-    episodes = request.count or getattr(policy.config, "episodes", 256)
-    acting, halting = policy.config.acting, policy.rule(request)
-    play = episodes_of(policy, env, episodes, mesh, halting=halting, acting=acting)
-    return _summary(play(policy.weights, progress))
+    """Play episodes of an environment."""
+    others = ("levels", "solutions", "baselines", "graded", "deviation", "tasks", "workers")
+    options.refuse("some options are for puzzles and OGBench's tasks alone", *others)
+    config = policy.config
+    episodes = options.count or (config.episodes if isinstance(config, CustomConfig) else DEFAULT_EPISODES)
+    halting = policy.spec.with_loop(options)
+    play = episode_player(policy, env, episodes, mesh, halting=halting, acting=config.acting)
+    return _summarize_episodes(play(policy.weights, progress))

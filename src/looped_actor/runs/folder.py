@@ -1,4 +1,4 @@
-"""Run folders: begun, trained, resumed, finished."""
+"""Run folders: begin, train, resume and finish a run."""
 
 import hashlib
 import json
@@ -10,43 +10,43 @@ from typing import Any
 import jax
 from jax.sharding import Mesh
 
-from looped_actor.policy.policy import POLICY_FOLDER, finished_policy, save_policy
-from looped_actor.runs.config import CONFIG_FILE, RunConfig, read_config, write_config
+from looped_actor.policy.policy import POLICY_FOLDER, TEST_FILE, find_policy, save_policy
+from looped_actor.runs.config import CONFIG_FILE, RunConfig, read_config
 from looped_actor.runs.provenance import PROVENANCE_FILE
 from looped_actor.runs.registry import run_of
-from looped_actor.runs.run import Own, Run
+from looped_actor.runs.run import CustomCode, Run
 from looped_actor.training import Ending, Logger, Report, fit
 from looped_actor.utils.checks import brief
+from looped_actor.utils.codec import write_json
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import held, read_json, sweep, write_whole
 from looped_actor.utils.processes import Progress, no_progress
 
 PREPARING_FILE = "preparing"
-"""In the folder of a run whose levels or data are not complete: it is being begun, or was killed then."""
-TEST_FILE = "test.json"
-"""What the policy of a finished run did on levels that were kept for it."""
+"""In the folder of a run whose levels or data are not complete: it is beginning, or was killed then."""
 
 
 def begin_run(
     config: RunConfig,
     folder: pathlib.Path,
+    mesh: Mesh | None = None,
     progress: Progress = no_progress,
-    own: Own | None = None,
+    code: CustomCode | None = None,
 ) -> RunConfig:
-    """Make the folder of a new run: its configuration, which is returned, and then its levels or data.
+    """Write the configuration of a new run, make its levels or data, and return the configuration.
 
-    A start that was killed is begun again, whatever its configuration was. With several processes the first
-    does it, and the others wait: they share a file system.
+    A start that was killed begins again, whatever its configuration was. With several processes, which share
+    a file system, the first one does it, and the others wait.
     """
-    _in_first_process(folder, lambda: _begin(config, folder, progress, own))
+    _in_first_process(folder, lambda: _begin(run_of(config, folder, mesh, code), progress))
     return read_config(folder / CONFIG_FILE)
 
 
 def complete_start(
-    config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress, own: Own | None = None
+    config: RunConfig, folder: pathlib.Path, progress: Progress = no_progress, code: CustomCode | None = None
 ) -> None:
     """Make the levels or data that a killed start of a run has not made; do nothing if they are complete."""
-    _in_first_process(folder, lambda: _prepare(run_of(config, folder, own=own), progress))
+    _in_first_process(folder, lambda: _prepare(run_of(config, folder, code=code), progress))
 
 
 def is_begun(folder: pathlib.Path) -> bool:
@@ -56,24 +56,24 @@ def is_begun(folder: pathlib.Path) -> bool:
 
 def _in_first_process(folder: pathlib.Path, work: Callable[[], None]) -> None:
     if jax.process_index() == 0:
-        with _alone_in(folder):  # or another process might begin a run here at the same moment
+        with _lock(folder):  # or another process might begin a run here at the same moment
             work()
     if jax.process_count() > 1:
         from jax.experimental import multihost_utils
 
-        multihost_utils.sync_global_devices("the run's folder is there")
+        multihost_utils.sync_global_devices("the folder of the run exists")
 
 
-def _begin(config: RunConfig, folder: pathlib.Path, progress: Progress, own: Own | None) -> None:
+def _begin(run: Run, progress: Progress) -> None:
+    folder = run.folder
     if is_begun(folder):
         raise UserError(
             f"{folder} is the folder of a run already: `looped-actor resume {folder}` continues it; "
             "for a new one give another folder with --out"
         )
-    run = run_of(config, folder, own=own)
-    completed = run.completed()
+    config = run.complete_config()
     write_whole(folder / PREPARING_FILE, b"")
-    write_config(completed, folder / CONFIG_FILE)
+    write_json(config, folder / CONFIG_FILE)
     _prepare(run, progress)
 
 
@@ -88,14 +88,14 @@ def _prepare(run: Run, progress: Progress) -> None:
 
 
 def read_run(folder: pathlib.Path) -> RunConfig:
-    """The configuration of a run that was begun."""
+    """Return the configuration of a run that was begun, which this version can continue."""
     if not (folder / CONFIG_FILE).is_file():
         raise UserError(f"{folder} is not the folder of a run: there is no {CONFIG_FILE} in it")
-    return read_config(folder / CONFIG_FILE)
+    return read_config(folder / CONFIG_FILE, resumable=True)
 
 
 def fingerprint_of(folder: pathlib.Path) -> str:
-    """Equal while `config.json` says the same; its checkpoints carry it."""
+    """Return a hash of `config.json`, which the run's checkpoints carry."""
     return hashlib.sha256(json.dumps(read_json(folder / CONFIG_FILE), sort_keys=True).encode()).hexdigest()
 
 
@@ -104,14 +104,14 @@ def train_run(
     folder: pathlib.Path,
     mesh: Mesh,
     report: Callable[[Report], None] = lambda report: None,
-    own: Own | None = None,
+    code: CustomCode | None = None,
     loggers: Sequence[Logger] = (),
 ) -> Ending:
-    """Train a run that was begun, from its newest checkpoint on; write the policy when it ends."""
-    with _alone_in(folder), jax.enable_x64(config.double_precision):
+    """Train a run that was begun, from its newest checkpoint; write the policy when it ends."""
+    with _lock(folder):
         if jax.process_index() == 0:
             sweep(folder)
-        run = run_of(config, folder, mesh, own)
+        run = run_of(config, folder, mesh, code)
         try:
             state, ending = fit(
                 run.trainer,
@@ -130,7 +130,7 @@ def train_run(
             what = "a process was lost" if lost else "a file could not be written"
             raise OSError(
                 f"{folder}: training ended: {what} ({brief(error)}). What was saved "
-                f"before is whole; mend that, and `looped-actor resume {folder}` continues from there"
+                f"before is whole; fix that, and `looped-actor resume {folder}` continues from there"
             ) from error
         finally:
             run.close()
@@ -138,24 +138,25 @@ def train_run(
 
 
 def _finish(run: Run, state: Any, folder: pathlib.Path) -> None:
-    """Test what was learned, and write it; all processes play, and the first one writes.
+    """Play the test levels, and write the results and the policy. All processes play, and the first one
+    writes.
 
     A policy is written after its test, so a run that has one is not tested again.
     """
-    facts = run.test(state) if finished_policy(folder) is None else None
+    results = run.test(state) if find_policy(folder) is None else None
     if jax.process_index() > 0:
         return
-    if facts is not None:
-        write_whole(folder / TEST_FILE, json.dumps(facts, indent=1).encode())
-    run.keep(state)
-    if run.makes_policy:
+    if results is not None:
+        write_whole(folder / TEST_FILE, json.dumps(results, indent=1).encode())
+    run.save_extras(state)
+    if run.config.trained != "critics":
         save_policy(run.config, state.weights, folder / POLICY_FOLDER)
 
 
 @contextmanager
-def _alone_in(folder: pathlib.Path) -> Iterator[None]:
-    """Two trainings in one folder would spoil each other's files."""
-    if jax.process_index() > 0:  # the first one holds it for all
+def _lock(folder: pathlib.Path) -> Iterator[None]:
+    """Lock the folder of a run: two trainings would spoil each other's files."""
+    if jax.process_index() > 0:  # the first one holds the lock for all
         yield
         return
     with held(folder / "train.lock", taken=f"{folder}: another process is training in this folder"):

@@ -20,11 +20,11 @@ from looped_actor.evaluation.results import summarize
 from looped_actor.loop import HaltingRule
 from looped_actor.policy.policy import Policy, PolicySpec
 from looped_actor.puzzles.banks import DeviceLevels, LevelBank, open_bank, write_bank
-from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.catalogue import game_named
 from looped_actor.puzzles.replay import solution_cells
 from looped_actor.puzzles.solutions import open_solutions
-from looped_actor.puzzles.solve_status import SolveStatus
+from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.teachers import planes_of
 from looped_actor.runs.config import LevelsConfig, PuzzleConfig
 from looped_actor.runs.provenance import SPLITS, VALID, read_provenance
@@ -217,7 +217,7 @@ def agreement(spec: PolicySpec, bank: LevelBank, count: int) -> Agreement:
     return Agreement(spec.definition, observation, labels.optimal)
 
 
-def test_bank(policy: Policy, levels: pathlib.Path | None = None) -> LevelBank:
+def find_test_levels(policy: Policy, levels: pathlib.Path | None = None) -> LevelBank:
     """Return the bank that is given, or the test levels of the policy's run, if its folder leads to them."""
     own = pathlib.Path(LEVELS_FOLDER, "held_out.levels")
     candidates = [policy.folder / own, policy.folder.parent / own]
@@ -238,7 +238,7 @@ def evaluate_on_levels(
     task = policy.spec.task
     options.refuse(f"{task} has no robots", "graded", "deviation", "tasks", "workers")
     if bank is None or options.levels is not None:
-        bank = test_bank(policy, options.levels)
+        bank = find_test_levels(policy, options.levels)
     check_bank(policy.spec, bank)
     halting = policy.spec.with_loop(options)
     levels = bank.on_device(options.count)

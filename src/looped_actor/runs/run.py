@@ -112,7 +112,8 @@ class Run(abc.ABC):
 
     @abc.abstractmethod
     def prepare(self, progress: Progress = no_progress) -> dict[str, str]:
-        """Make the levels or data that are missing, check all of them, and return their checksums by split."""
+        """Make the levels or data that are missing, check all of them, and return their checksums by
+        split."""
 
     @property
     def material_recipe(self) -> Any:
@@ -120,7 +121,8 @@ class Run(abc.ABC):
         return None
 
     def is_made(self) -> bool:
-        """Return whether the files in `material` were made by its recipe: a killed start may have wanted another."""
+        """Return whether the files in `material` were made by its recipe: a killed start may have wanted
+        another."""
         note = self.material / RECIPE_FILE
         if note.is_file():
             return read_json(note) == to_json(self.material_recipe)

@@ -13,7 +13,7 @@ RECIPE = ("bootstrap_timeouts", "shuffle", "hard_resets", "cell_statistics", "sc
 AUTHORS = {
     "bootstrap_timeouts": (False,),
     "shuffle": ("steps",),
-    "hard_resets": (50, 100),
+    "hard_resets": (100,),
     "cell_statistics": (True,),
     "scale_before_learning": (True,),
 }
@@ -84,9 +84,13 @@ def _puzzle(data: dict) -> dict:
     data["algorithm"] = _algorithm(algorithm, "PPOConfig" if learner == "ppo" else "ImitationConfig")
     data["arm"] = _arm(data)
     data.pop("window", None)
-    if isinstance(data.get("levels"), dict):
+    levels = data.get("levels")
+    if isinstance(levels, dict):
         for name in ("train_checksum", "held_out_checksum"):  # in provenance.json since 0.2
-            data["levels"].pop(name, None)
+            levels.pop(name, None)
+        for recipe in (levels.get("recipe"), levels.get("held_out_recipe")):
+            if isinstance(recipe, dict):
+                recipe.pop("node_limit", None)
     return data
 
 

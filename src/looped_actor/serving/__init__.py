@@ -1,4 +1,4 @@
-"""Answers for many askers: each thought as long as it needs, none waiting for the deepest of a batch."""
+"""Serving: requests that converge early are answered early, instead of waiting for the deepest of a batch."""
 
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 

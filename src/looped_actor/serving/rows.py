@@ -1,10 +1,9 @@
-"""The device's part of serving: requests in rows, a few of which think in slots at a time.
+"""The device's part of serving: requests in rows, some of which loop in slots.
 
-It is the stream in which environments act (`looped_actor.loop.streaming`), settled by the host: a call lets
-new requests into rows, ticks until some thoughts have ended, and tells what came of all rows.
+This is the stream in which environments act (`looped_actor.loop.streaming`), settled by the host: a call lets
+new requests into rows, ticks until some decisions are made, and returns the state of all rows.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -13,64 +12,62 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from looped_actor.algorithms import Weights, as_open_loop
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.loop import HaltingRule, LoopProblem, Memory, OpenLoop, Thought
-from looped_actor.loop.hardware import default_slots
+from looped_actor.algorithms import Weights, make_policy, to_streaming
+from looped_actor.loop import Carry, HaltingRule, LoopProblem, StreamablePolicy, StreamOutput
+from looped_actor.loop.microbatch import default_slots
 from looped_actor.loop.state import select_rows
 from looped_actor.loop.streaming import Stream, StreamState
-from looped_actor.policy.policy import Policy
-from looped_actor.training.sharding import on_one_device
+from looped_actor.policy.policy import Policy, PolicySpec
+from looped_actor.training.sharding import to_one_device
 
-WAITING_PER_SLOT = 2
-"""Rows to a slot: the others wait on the device, so that a free slot is filled without the host."""
+ROWS_PER_SLOT = 2
+"""Rows for each slot: the others wait on the device, so that a free slot is filled without the host."""
 
 
-class Asked(NamedTuple):
-    """Requests: of one, or of all rows."""
+class Request(NamedTuple):
+    """One request, or the requests of all rows."""
 
     inputs: tuple[Any, ...]
-    """What is observed, in the order of the program's inputs."""
+    """Arrays of the observation, in the order of `PolicySpec.inputs`."""
     cap: Int[Array | np.ndarray, "*r"]
-    """The most loops that it may think."""
+    """Maximum number of loops."""
     threshold: Float[Array | np.ndarray, "*r"]
-    """The divergence at which it may halt."""
-    memory: Memory | None
-    """What it starts from; None where nothing is carried."""
+    """Divergence below which to halt."""
+    carry: Carry
 
 
-class Came(NamedTuple):
-    """What there is of every row after a call."""
+class TickResult(NamedTuple):
+    """State of every row after a call."""
 
     ended: Bool[Array | np.ndarray, " r"]
-    thinking: Bool[Array | np.ndarray, " r"]
-    """Rows in slots: what is said of them is what they would do now."""
+    looping: Bool[Array | np.ndarray, " r"]
+    """Rows in slots; their outputs are those of the last loop so far."""
     outputs: dict[str, Any]
-    """Action, logits and what else the policy says."""
+    """Outputs of the policy by name."""
     loops: Int[Array | np.ndarray, " r"]
     stop: Int[Array | np.ndarray, " r"]
     latent: Any
-    """None where nothing is carried."""
+    """Latents in which decisions ended; `[R, 0]` if nothing is carried."""
     executed: Int[Array | np.ndarray, ""]
-    """Loops that the hardware has computed so far."""
+    """Loops that the hardware has computed since the start."""
     ticks: Int[Array | np.ndarray, ""]
-    """Of this call."""
+    """Ticks of this call."""
 
 
-class Ends(NamedTuple):
-    """When a call ends: with enough thoughts, or when all have."""
+class TickLimits(NamedTuple):
+    """Conditions that end a call; it also ends when no row loops any more."""
 
-    enough: Int[Array, ""] | int
-    """Thoughts that have ended."""
-    least: Int[Array, ""] | int
-    """Ticks before which it does not end for that."""
-    most: Int[Array, ""] | int
-    """Ticks after which it ends in any case."""
+    decisions: Int[Array, ""] | int
+    """End when so many decisions are made, ..."""
+    min_ticks: Int[Array, ""] | int
+    """... but not before so many ticks."""
+    max_ticks: Int[Array, ""] | int
+    """End after so many ticks."""
 
 
 @dataclass(frozen=True)
-class _Limits:
-    """A halting rule whose threshold is each example's own: the divergence is what is above it."""
+class _RequestLimits:
+    """A halting rule whose threshold is each request's own: the divergence is the excess over it."""
 
     rule: Any
     max_loops: int
@@ -79,41 +76,41 @@ class _Limits:
     def min_loops(self) -> int:
         return self.rule.min_loops
 
-    def observe(self, latent: Array, x: Asked, readout: Any) -> tuple[PyTree, Any]:
+    def observe(self, latent: Array, x: Request, readout: Any) -> tuple[PyTree, Any]:
         return self.rule.observe(latent, x, readout), x.threshold
 
     def divergence(self, before: tuple, now: tuple) -> Float[Array, " b"]:
-        above = self.rule.divergence(before[0], now[0])
-        return above - now[1].astype(above.dtype)
+        divergence = self.rule.divergence(before[0], now[0])
+        return divergence - now[1].astype(divergence.dtype)
 
     def converged(self, loop: Int[Array, " b"], divergence: Float[Array, " b"]) -> Bool[Array, " b"]:
         return (loop >= self.min_loops) & (divergence < 0)
 
 
-def _limited(loop: OpenLoop, observation: Callable[..., PyTree], most_loops: int) -> OpenLoop:
-    """The same policy for requests with limits of their own."""
-    problem = loop.problem
-    limits: HaltingRule = _Limits(problem.halting, most_loops)
+def _with_request_limits(policy: StreamablePolicy, spec: PolicySpec, max_loops: int) -> StreamablePolicy:
+    """Return the policy for requests with limits of their own."""
+    problem = policy.problem
+    halting: HaltingRule = _RequestLimits(problem.halting, max_loops)
     return replace(
-        loop,
-        embed=lambda asked: asked._replace(inputs=(loop.embed(observation(*asked.inputs)),)),
-        start=lambda x: loop.start(x.inputs[0]),
+        policy,
+        embed=lambda request: request._replace(inputs=(policy.embed(spec.to_observation(request.inputs)),)),
+        initial_latent=lambda x: policy.initial_latent(x.inputs[0]),
         problem=LoopProblem(
             step=lambda latent, x: problem.step(latent, x.inputs[0]),
             readout=lambda latent, x: problem.readout(latent, x.inputs[0]),
-            halting=limits,
+            halting=halting,
             cap=lambda x: x.cap,
         ),
     )
 
 
 class Rows:
-    """The compiled programs of a policy that is asked.
+    """Compiled programs of a policy that answers requests.
 
     Args:
-      policy: who answers.
-      slots: thoughts at a time. Default: what suits the hardware.
-      most_loops: no request may think longer. Default: as in training.
+      policy: the policy.
+      slots: states that loop together. Default: what suits the device.
+      max_loops: maximum that a request may ask for. Default: as in training.
       board: puzzles: rows and columns of the boards. Default: as in training.
     """
 
@@ -121,171 +118,192 @@ class Rows:
         self,
         policy: Policy,
         slots: int | None = None,
-        most_loops: int | None = None,
+        max_loops: int | None = None,
         board: tuple[int, int] | None = None,
     ):
-        self.program = policy.run.program(board)
-        self.policy, self.most_loops = policy, most_loops or policy.run.net.max_loops
-        self.loops = policy.halting is not None
-        self.carries = policy.starting.begin(lambda: jnp.zeros((1, 1))) is not None
-        self._tree = jax.tree.structure(policy.weights)
-        with policy.precision:
-            self.leaves = jax.tree.leaves(on_one_device(policy.weights))
-            self.slots = self._slots(slots)
-            self.count = WAITING_PER_SLOT * self.slots
-            self._think = jax.jit(self._called, donate_argnums=1, static_argnums=6)
+        self.policy, self.spec, self.inputs = policy, policy.spec, policy.spec.inputs(board)
+        self.max_loops = max_loops or policy.spec.max_loops
+        self.is_looped = policy.halting is not None
+        self.leaves = jax.tree.leaves(to_one_device(policy.weights))
+        self._structure = jax.tree.structure(policy.weights)
+        self.slots = slots or (default_slots(self._latents(1).size) if self.is_looped else 16)
+        self.count = ROWS_PER_SLOT * self.slots
+        self._tick = jax.jit(self._tick_rows, donate_argnums=1, static_argnums=6)
 
     @property
     def threshold(self) -> float:
-        """At which a thought halts if its request does not say otherwise; 0 where the rule has none."""
+        """Default threshold of requests; 0 if the halting rule has none."""
         return float(getattr(self.policy.halting, "threshold", 0.0))
 
-    def nothing(self) -> Asked:
-        """A table of rows in which nobody asks, on the host, to be written into."""
-        inputs = tuple(np.zeros(one.shape, one.dtype) for one in self._inputs(self.count))
-        memory = None
-        if self.carries:
+    def empty_table(self) -> Request:
+        """Return a table of rows without requests, on the host, to be written into."""
+        latent = np.zeros((self.count, 0), np.float32)
+        if self.policy.carry_latent:
             like = self._latents(self.count)
-            memory = Memory(np.zeros(like.shape, like.dtype), np.ones(self.count, bool))
-        limits = np.ones(self.count, np.int32), np.zeros(self.count, np.float32)
-        return Asked(inputs, *limits, memory)
+            latent = np.zeros(like.shape, like.dtype)
+        return Request(
+            inputs=tuple(np.zeros(one.shape, one.dtype) for one in self._batch(self.count)),
+            cap=np.ones(self.count, np.int32),
+            threshold=np.zeros(self.count, np.float32),
+            carry=Carry(latent, np.ones(self.count, bool)),
+        )
 
     @property
     def widths(self) -> list[int]:
-        """Numbers of slots of which a tick can be: powers of two, and all; one where nothing ticks."""
-        if not self.loops:
+        """Numbers of slots that a tick can compute: powers of two, and all."""
+        if not self.is_looped:
             return [self.slots]
         return [*(2**n for n in range((self.slots - 1).bit_length())), self.slots]
 
     def compile_all(self, state: Any) -> Any:
-        """Compile the programs of all widths, so that nobody has to wait for one; the state is as it was."""
-        nobody = np.zeros(self.count, bool)
+        """Compile the programs of all widths, and return the unchanged state."""
+        none = np.zeros(self.count, bool)
         for width in self.widths:
-            state, _ = self.think(state, self.nothing(), nobody, nobody, Ends(1, 0, 1), width)
+            state, _ = self.tick(state, self.empty_table(), none, none, TickLimits(1, 0, 1), width)
         return state
 
-    def begin(self) -> Any:
-        """The state before the first call."""
-        if not self.loops:
+    def init(self) -> Any:
+        """Return the state before the first call."""
+        if not self.is_looped:
             return jnp.int32(0)
 
-        def begin(leaves: list[Array], table: Asked) -> StreamState:
+        def init(leaves: list[Array], table: Request) -> StreamState:
             return self._stream(leaves).begin(table, jnp.zeros(self.count, bool), self.slots)
 
-        return jax.jit(begin)(self.leaves, self.nothing())
+        return jax.jit(init)(self.leaves, self.empty_table())
 
-    def think(
+    def tick(
         self,
         state: Any,
-        table: Asked,
+        table: Request,
         entering: Bool[np.ndarray, " r"],
         leaving: Bool[np.ndarray, " r"],
-        ends: Ends,
+        limits: TickLimits,
         width: int | None = None,
-    ) -> tuple[Any, Came]:
-        """Let rows in and out, and tick until enough thoughts have ended.
+    ) -> tuple[Any, TickResult]:
+        """Let rows in and out, and tick until a limit is reached.
 
         Args:
-          state: after the last call. It is used up.
-          table: what the entering rows ask.
-          entering: rows that begin to wait for a slot.
-          leaving: rows whose thoughts nobody waits for any more.
-          ends: when the call does.
-          width: rows that think or wait: a tick computes no more slots than it takes to hold them.
+          state: state after the last call, which is donated.
+          table: requests of the entering rows.
+          entering: rows that start to wait for a slot.
+          leaving: rows whose requests were answered or cancelled.
+          limits: conditions that end the call.
+          width: number of rows with requests: a tick computes no more slots than it takes to hold them.
         """
         width = next(size for size in self.widths if size >= min(width or self.slots, self.slots))
-        state, came = self._think(self.leaves, state, table, entering, leaving, ends, width)
-        return state, jax.device_get(came)
+        state, result = self._tick(self.leaves, state, table, entering, leaving, limits, width)
+        return state, jax.device_get(result)
 
-    def _called(
+    def _tick_rows(
         self,
         leaves: list[Array],
         state: Any,
-        table: Asked,
+        table: Request,
         entering: Bool[Array, " r"],
         leaving: Bool[Array, " r"],
-        ends: Ends,
+        limits: TickLimits,
         width: int,
-    ) -> tuple[Any, Came]:
-        if not self.loops:
-            return self._at_once(leaves, state, table, entering)
+    ) -> tuple[Any, TickResult]:
+        if not self.is_looped:
+            return self._decide_directly(leaves, state, table, entering)
         stream, run = self._stream(leaves), state
-        gone = leaving[jnp.minimum(run.slots.row, self.count - 1)] & (run.slots.row < self.count)
+        cancelled = leaving[jnp.minimum(run.slots.row, self.count - 1)] & (run.slots.row < self.count)
         run = run._replace(
             table=select_rows(entering, table, run.table),
             waiting=(run.waiting & ~leaving) | entering,
             ended=run.ended & ~leaving,
-            slots=run.slots._replace(row=jnp.where(gone, self.count, run.slots.row)),
+            slots=run.slots._replace(row=jnp.where(cancelled, self.count, run.slots.row)),
         )
 
-        def goes_on(carry: tuple[StreamState, Int[Array, ""]]) -> Bool[Array, ""]:
+        def within_limits(carry: tuple[StreamState, Int[Array, ""]]) -> Bool[Array, ""]:
             run, ticks = carry
             busy = (run.slots.row < self.count).any()
-            wanted = (run.ended.sum() < ends.enough) | (ticks < ends.least)
-            return busy & wanted & (ticks < ends.most)
+            wanted = (run.ended.sum() < limits.decisions) | (ticks < limits.min_ticks)
+            return busy & wanted & (ticks < limits.max_ticks)
 
-        begun = stream.fill(stream.compact(run, width)), jnp.int32(0)
-        run, ticks = jax.lax.while_loop(goes_on, lambda carry: (stream.tick(carry[0]), carry[1] + 1), begun)
-        return run._replace(slots=self._widened(run.slots)), self._came(stream, run, ticks)
+        start = stream.fill(stream.compact(run, width)), jnp.int32(0)
+        run, ticks = jax.lax.while_loop(
+            within_limits, lambda carry: (stream.tick(carry[0]), carry[1] + 1), start
+        )
+        return run._replace(slots=self._widen(run.slots)), self._result(stream, run, ticks)
 
-    def _widened(self, slots: Any) -> Any:
-        """All slots again: those that took no part are free."""
+    def _widen(self, slots: Any) -> Any:
+        """Return all slots again: those that were left out are free."""
         more = self.slots - len(slots.row)
         full = jax.tree.map(lambda leaf: jnp.concatenate([leaf, leaf[:1].repeat(more, axis=0)]), slots)
         return full._replace(row=jnp.concatenate([slots.row, jnp.full(more, self.count, slots.row.dtype)]))
 
-    def _came(self, stream: Stream, run: StreamState, ticks: Int[Array, ""]) -> Came:
-        """What has ended, and what those who think would do if they had to stop here."""
+    def _result(self, stream: Stream, run: StreamState, ticks: Int[Array, ""]) -> TickResult:
+        """Return the decisions that are made, and those that looping rows would make if they stopped now."""
         slots = run.slots
-        thinks = slots.row == jnp.arange(self.count)[:, None]
-        slot, thinking = thinks.argmax(axis=1), thinks.any(axis=1)
-        now = Thought(stream.loop.decode(slots.state.latent), slots.state.loops, slots.state.stop)
-        so_far = jax.tree.map(lambda leaf: leaf[slot], now)
-        ended, latent = run.thoughts._replace(latent=None), run.thoughts.latent
-        thought = select_rows(run.ended, ended, so_far)
-        if latent is not None:
-            latent = select_rows(run.ended, latent, slots.state.latent[slot])
-        outputs = self.program.outputs(thought.decision)
-        return Came(run.ended, thinking, outputs, thought.loops, thought.stop, latent, run.executed, ticks)
+        matches = slots.row == jnp.arange(self.count)[:, None]
+        slot, looping = matches.argmax(axis=1), matches.any(axis=1)
+        latents = slots.state.latent
+        nothing = jnp.zeros((self.count, 0), latents.dtype)
+        now = StreamOutput(stream.policy.decode(latents), slots.state.loops, slots.state.stop, latents)
+        so_far = jax.tree.map(lambda leaf: leaf[slot], now)._replace(latent=nothing)
+        output = select_rows(run.ended, run.output._replace(latent=nothing), so_far)
+        latent = run.output.latent
+        if latent.size:
+            latent = select_rows(run.ended, latent, latents[slot])
+        return TickResult(
+            ended=run.ended,
+            looping=looping,
+            outputs=self.spec.outputs(output.decision),
+            loops=output.loops,
+            stop=output.stop,
+            latent=latent,
+            executed=run.executed,
+            ticks=ticks,
+        )
 
-    def _at_once(
-        self, leaves: list[Array], executed: Array, table: Asked, entering: Bool[Array, " r"]
-    ) -> tuple[Array, Came]:
-        """A net that does not loop has decided when it is asked."""
-        decide = deciding(self.policy.run.definition, self._weights(leaves))
-        decision = decide(self.program.observation(*table.inputs))
-        outputs, loop = self.program.outputs(decision), decision.loop
-        executed = executed + loop.executed
-        nobody = jnp.zeros_like(entering)
-        came = Came(entering, nobody, outputs, loop.loops, loop.stop, None, executed, jnp.int32(1))
-        return executed, came
+    def _decide_directly(
+        self, leaves: list[Array], executed: Array, table: Request, entering: Bool[Array, " r"]
+    ) -> tuple[Array, TickResult]:
+        """Decide for all rows at once, with a net that does not loop."""
+        policy = make_policy(self.spec.definition, self._weights(leaves))
+        output = policy(self.spec.to_observation(table.inputs))
+        assert output.loop is not None
+        executed = executed + output.loop.executed
+        result = TickResult(
+            ended=entering,
+            looping=jnp.zeros_like(entering),
+            outputs=self.spec.outputs(output),
+            loops=output.loop.loops,
+            stop=output.loop.stop,
+            latent=jnp.zeros((self.count, 0)),
+            executed=executed,
+            ticks=jnp.int32(1),
+        )
+        return executed, result
 
     def _stream(self, leaves: list[Array]) -> Stream:
-        loop = as_open_loop(self.policy.run.definition, self._weights(leaves))
-        assert loop is not None
-        of_rows = lambda table, row: jax.tree.map(lambda leaf: leaf[row], table)  # noqa: E731
-        observe = lambda table, row: of_rows(table._replace(memory=None), row)  # noqa: E731
-        recall = lambda table, row: of_rows(table.memory, row)  # noqa: E731
-        return Stream(_limited(loop, self.program.observation, self.most_loops), observe, recall, self.count)
+        policy = to_streaming(self.spec.definition, self._weights(leaves))
+        assert policy is not None
+
+        def take(tree: Any, row: Int[Array, " s"]) -> Any:
+            return jax.tree.map(lambda leaf: leaf[row], tree)
+
+        return Stream(
+            _with_request_limits(policy, self.spec, self.max_loops),
+            take,
+            lambda table, row: take(table.carry, row),
+            self.count,
+        )
 
     def _weights(self, leaves: list[Array]) -> Weights:
-        return jax.tree.unflatten(self._tree, leaves)
+        return jax.tree.unflatten(self._structure, leaves)
 
     def _latents(self, count: int) -> Any:
-        """Their shape."""
+        """Return the shape of the latents of a batch."""
 
-        def start(leaves: list[Array], *inputs: Array) -> Any:
-            loop: Any = as_open_loop(self.policy.run.definition, self._weights(leaves))
-            return loop.start(loop.embed(self.program.observation(*inputs)))
+        def initial(leaves: list[Array], *inputs: Array) -> Any:
+            policy: Any = to_streaming(self.spec.definition, self._weights(leaves))
+            return policy.initial_latent(policy.embed(self.spec.to_observation(inputs)))
 
-        return jax.eval_shape(start, self.leaves, *self._inputs(count))
+        return jax.eval_shape(initial, self.leaves, *self._batch(count))
 
-    def _inputs(self, count: int) -> list[jax.ShapeDtypeStruct]:
-        """The shapes of what many observe."""
-        return [jax.ShapeDtypeStruct((count, *one.shape), one.dtype) for one in self.program.inputs.values()]
-
-    def _slots(self, asked: int | None) -> int:
-        if asked is not None or not self.loops:
-            return asked or 16
-        latent = self._latents(1)
-        return default_slots(latent.size)
+    def _batch(self, count: int) -> list[jax.ShapeDtypeStruct]:
+        """Return the shapes of the inputs of a batch."""
+        return [jax.ShapeDtypeStruct((count, *one.shape), one.dtype) for one in self.inputs.values()]

@@ -22,11 +22,11 @@ from typing import Any
 
 import numpy as np
 
-from looped_actor.loop import FixedStart, Memory, StopReason
-from looped_actor.policy.pretrained import located
+from looped_actor.loop import Carry, StopReason
+from looped_actor.policy.pretrained import locate
 from looped_actor.runs.custom import read_code
 from looped_actor.runs.load import policy_at
-from looped_actor.runs.run import Own
+from looped_actor.runs.run import CustomCode
 from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.gate import RETRY_AFTER, STRANGER, TOKEN, bears, put_up
 from looped_actor.serving.protocol import (
@@ -66,13 +66,13 @@ class Serving:
     """A Ray cluster's address, auto for the one this machine belongs to, or local to start one."""
     slots: int | None = None
     """Thoughts at a time in a replica. Default: what suits its hardware."""
-    most_waiting: int = 1024
+    max_waiting: int = 1024
     """Requests that wait in a replica; those above are refused with 503."""
-    most_loops: int | None = None
+    max_loops: int | None = None
     """No request may think longer. Default: as in training."""
-    most_rows: int = 256
+    max_rows: int = 256
     """Examples in a request."""
-    most_bytes: int = 2**24
+    max_bytes: int = 2**24
     """Of a request's body."""
     board: tuple[int, int] | None = None
     """Puzzles: rows and columns of the boards. Default: as in training."""
@@ -82,7 +82,7 @@ class Serving:
     """What whoever asks must bear. Empty: nothing, which is for loopback alone."""
 
     def __post_init__(self) -> None:
-        at_least_one(self, "replicas", "most_waiting", "most_rows", "most_bytes")
+        at_least_one(self, "replicas", "max_waiting", "max_rows", "max_bytes")
         if not self.token and not _is_loopback(self.host):
             raise UserError(
                 f"{self.host} can be reached by others: put a token that they must bear into the environment "
@@ -90,12 +90,12 @@ class Serving:
             )
 
     @property
-    def own(self) -> Own | None:
+    def custom_code(self) -> CustomCode | None:
         """What of the user's world is code. Its file is executed."""
         if self.code is None:
             return None
         module = read_code(pathlib.Path(self.code))
-        return Own(module.build, module.env)
+        return CustomCode(module.build, module.env)
 
 
 def _is_loopback(host: str) -> bool:
@@ -158,10 +158,10 @@ class Replica(Asking):
 
         start_devices(1)
         self.name, asked = name, self.settings
-        given = asked.slots, asked.most_waiting, asked.most_loops, asked.board
-        policy = policy_at(pathlib.Path(folder), own=asked.own)
+        given = asked.slots, asked.max_waiting, asked.max_loops, asked.board
+        policy = policy_at(pathlib.Path(folder), code=asked.custom_code)
         self.engine = Engine(policy, *given, compile_all=True)
-        self.sequences: OrderedDict[Any, tuple[Memory, float]] = OrderedDict()
+        self.sequences: OrderedDict[Any, tuple[Carry, float]] = OrderedDict()
         self._metrics()
         self._first_answer()  # whatever is to be compiled is, before anyone asks
 
@@ -177,7 +177,7 @@ class Replica(Asking):
 
     def _first_answer(self) -> None:
         rows = self.engine.rows
-        self.inputs = rows.program.inputs
+        self.inputs = rows.inputs
         nothing = [np.zeros(one.shape, one.dtype) for one in self.inputs.values()]
         answer = self.engine.ask(nothing).result()
         self.outputs = _by_name([answer])
@@ -213,43 +213,43 @@ class Replica(Asking):
             "inputs": tensors(self.inputs),
             "outputs": tensors({name: values[0] for name, values in self.outputs.items()}),
             "parameters": {
-                "task": policy.config.task,
-                "arm": policy.config.arm,
+                "task": policy.spec.task,
+                "arm": policy.spec.arm,
                 "halting": None if rule is None else {"rule": type(rule).__name__, **asdict(rule)},
-                "start": str(policy.starting),
-                "max_loops": rows.most_loops,
+                "start": "carried" if policy.carry_latent else "fixed",
+                "max_loops": rows.max_loops,
                 "slots": rows.slots,
             },
         }
 
     def stats(self) -> dict[str, Any]:
         """How its engine stands."""
-        return self.engine.standing._asdict() | {"sequences": len(self.sequences)}
+        return self.engine.stats._asdict() | {"sequences": len(self.sequences)}
 
     async def infer(self, body: bytes, header_length: str | None) -> tuple[bytes, dict[str, str]]:
         """Decide for a batch, each example by itself."""
         names = list(self.outputs)
-        question = read_question(body, header_length, self.inputs, names, self.settings.most_rows)
+        question = read_question(body, header_length, self.inputs, names, self.settings.max_rows)
         parameters = question.parameters
-        sequence, memory = self._recalled(question)
+        sequence, carry = self._recalled(question)
         microseconds = number(parameters, "timeout", int)
         limits = {
             "max_loops": number(parameters, "max_loops", int),
             "threshold": number(parameters, "threshold"),
             "seconds": None if microseconds is None else microseconds / 1e6,
-            "memory": memory,
+            "carry": carry,
         }
         answers = await self._asked(question, limits)
         for answer in answers:
             self._count.inc()
             self._loops.observe(answer.loops)
             self._seconds.observe(answer.seconds)
-        self._waiting.set(self.engine.standing.waiting)
+        self._waiting.set(self.engine.stats.waiting)
         said: dict[str, Any] = {}
         if any(answer.stop == StopReason.RUNNING for answer in answers):
             said["late"] = True
         if sequence is not None:
-            said |= {"sequence_id": sequence, "sequence_fresh": memory is None}
+            said |= {"sequence_id": sequence, "sequence_fresh": carry is None}
             self._remember(sequence, answers[0], ended=parameters.get("sequence_end") is True)
         return write_answer(question, self.name, _by_name(answers), said)
 
@@ -272,10 +272,10 @@ class Replica(Asking):
             for future in futures:
                 future.cancel()  # of those that are not done, if one has failed or nobody listens any more
 
-    def _recalled(self, question: Question) -> tuple[Any, Memory | None]:
+    def _recalled(self, question: Question) -> tuple[Any, Carry | None]:
         """Which sequence is asked to go on, and what it carries; None where it begins, or is forgotten."""
         sequence = question.parameters.get("sequence_id")
-        if not isinstance(sequence, (int, str)) or sequence in (0, "") or not self.engine.rows.carries:
+        if not isinstance(sequence, (int, str)) or sequence in (0, "") or not self.engine.policy.carry_latent:
             return None, None
         if question.rows != 1:
             raise ProtocolError("a request of a sequence is of one example")
@@ -285,14 +285,14 @@ class Replica(Asking):
         if question.parameters.get("sequence_start") is True:
             self.sequences.pop(sequence, None)
         # A latent stays until its successor is here: a request that fails can be sent again.
-        memory, _ = self.sequences.get(sequence, (None, now))
-        return sequence, memory
+        carry, _ = self.sequences.get(sequence, (None, now))
+        return sequence, carry
 
     def _remember(self, sequence: Any, answer: Answer, ended: bool) -> None:
         self.sequences.pop(sequence, None)
-        if ended or answer.memory is None:
+        if ended or answer.carry is None:
             return
-        self.sequences[sequence] = answer.memory, time.monotonic()  # as the newest
+        self.sequences[sequence] = answer.carry, time.monotonic()  # as the newest
         if len(self.sequences) > MOST_SEQUENCES:
             self.sequences.popitem(last=False)
 
@@ -302,8 +302,8 @@ class Replica(Asking):
         async for part in request.stream():
             parts.append(part)
             size += len(part)
-            if size > self.settings.most_bytes:
-                raise ProtocolError(f"a request has at most {self.settings.most_bytes} bytes", 413)
+            if size > self.settings.max_bytes:
+                raise ProtocolError(f"a request has at most {self.settings.max_bytes} bytes", 413)
         return b"".join(parts)
 
 
@@ -328,13 +328,13 @@ def start(
       ways: other replicas than usual, by the same names.
     """
     for name, folder in policies.items():
-        located(folder)
+        locate(folder)
         if not re.fullmatch(r"[\w.-]{1,100}", name) or name == DOOR:
             raise UserError(f"a policy cannot be called {shown(name)}: letters, digits, - and _, not {DOOR}")
     _check(policies, settings)  # before a cluster is started
     if settings.ray == "local":
         os.environ.setdefault("RAY_worker_niceness", "0")  # someone waits for their answers
-        put_up(settings.most_waiting * settings.replicas * len(policies), settings.token)
+        put_up(settings.max_waiting * settings.replicas * len(policies), settings.token)
     join_ray(settings.ray)
     try:
         _deploy(policies, settings, ways or {})
@@ -356,11 +356,11 @@ def deploy(
 
 def _check(policies: Mapping[str, str], settings: Serving) -> None:
     """Raise an error for policies that cannot be loaded, or not be served in this way."""
-    own = settings.own
+    code = settings.custom_code
     for name, folder in policies.items():
-        policy = policy_at(pathlib.Path(folder), own=own)
-        policy.run.program(settings.board)
-        if settings.replicas > 1 and policy.starting != FixedStart():
+        policy = policy_at(pathlib.Path(folder), code=code)
+        policy.spec.inputs(settings.board)
+        if settings.replicas > 1 and policy.carry_latent:
             raise UserError(
                 f"{name} carries its latent from one decision to the next, in the replica that made it, and "
                 f"requests may reach any of {settings.replicas} replicas: serve it with one replica"
@@ -378,7 +378,7 @@ def _deploy(policies: Mapping[str, str], settings: Serving, ways: Mapping[str, t
     replica: Any = serve.deployment(
         name="Replica",
         num_replicas=settings.replicas,
-        max_ongoing_requests=2 * settings.most_waiting + 64,  # the gate and the engine know when to refuse
+        max_ongoing_requests=2 * settings.max_waiting + 64,  # the gate and the engine know when to refuse
         health_check_period_s=2,
         graceful_shutdown_wait_loop_s=0.5,
         graceful_shutdown_timeout_s=SECONDS_TO_ANSWER,
@@ -402,7 +402,7 @@ def stop(policies: Iterable[str]) -> None:
     ray.shutdown()
 
 
-def told_again() -> Iterator[None]:
+def reload_signals() -> Iterator[None]:
     """Yield at every SIGHUP, and end at SIGTERM or SIGINT."""
     heard: queue.SimpleQueue[int] = queue.SimpleQueue()
     for which in (signal.SIGHUP, signal.SIGTERM, signal.SIGINT):

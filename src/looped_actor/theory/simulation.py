@@ -1,207 +1,240 @@
-"""Running the program that was read, n times n steps of it, and answering with the opposite.
+"""Phases that simulate n^2 steps of the parsed program on 1 x, and choose the action.
 
-A step carries the state's bits one by one to all entries at once, takes the first entry in which nothing
-differs, carries its next state back, and its symbol and move to where the simulated head is.
+The simulation runs n rounds of n steps. A step compares the current state and symbol with all transitions of
+the program in parallel, one bit of the state in each sweep; selects the first transition that agrees in all
+bits; copies its next state to the register; writes its symbol and makes its move. If the simulated machine
+has halted or is stuck, no transition agrees, and the step changes nothing.
 """
 
-from collections.abc import Hashable
 from typing import Any
 
+from looped_actor.theory.compiler import Block
 from looped_actor.theory.machines import BLANK, HALT
-from looped_actor.theory.sweeps import Phase, Role, Seen, begin, bit_of
-from looped_actor.theory.tracks import Block
+from looped_actor.theory.sweeps import Phase, Role, Successor, Update, input_bit
 
 
-class Counter(Phase):
-    """Set one more mark; if none is left to set, clear all. It remembers if it has, and a move to be made."""
+class Count(Phase):
+    """Increment a unary counter up to n, or clear it if it is full.
 
-    def __init__(self, track: str, counted: str, full: str) -> None:
-        self.track, self.counted, self.full = track, counted, full
+    The memory is (incremented, pending move). The pending move is "right" if the last transition moves to the
+    right, which `ReadSymbol` executes, otherwise "stay".
+    """
 
-    def out(self, memory: Any, block: Block) -> Seen:
-        found, move = memory
-        if found or block.first or getattr(block, self.track):
+    track: str
+
+    def sweep_right(self, memory: Any, block: Block) -> Update:
+        incremented, move = memory
+        if incremented or block.first or getattr(block, self.track):
             return memory, {}
         return (True, move), {self.track: 1}
 
     def turn(self, memory: Any) -> Any:
         return memory
 
-    def back(self, memory: Any, block: Block) -> Seen:
+    def sweep_left(self, memory: Any, block: Block) -> Update:
         return memory, {} if memory[0] else {self.track: 0}
 
-    def then(self, memory: Any) -> Hashable:
-        found, move = memory
-        following = self.counted if found else self.full
-        match following:
-            case "answer":
-                return begin("answer")
-            case "look":
-                return begin("look", move)
-        return begin(following, (False, move))
+
+class CountRounds(Count):
+    """Start the next round, or answer after n rounds."""
+
+    initial_memory = (False, "stay")
+    track = "round_mark"
+
+    def finish(self, memory: Any) -> Successor:
+        incremented, move = memory
+        return (CountSteps, (False, move)) if incremented else (Answer, None)
 
 
-class Look(Phase):
-    """Move the simulated head to the right, if that is to be done, and read the symbol under it."""
+class CountSteps(Count):
+    """Start the next step, or end the round after n steps."""
 
-    far = grows = True
+    track = "step_mark"
 
-    def out(self, memory: Any, block: Block) -> Seen:
+    def finish(self, memory: Any) -> Successor:
+        incremented, move = memory
+        return (ReadSymbol, move) if incremented else (CountRounds, (False, move))
+
+
+class ReadSymbol(Phase):
+    """Make the pending move of the simulated head, and read the symbol under it.
+
+    The memory is the pending move, "place head" between the old and the new block, or the symbol read.
+    """
+
+    covers_padding = adds_block = True
+
+    def sweep_right(self, memory: Any, block: Block) -> Update:
         if memory == "stay" and block.head:
-            return block.tape, {}
+            return block.symbol, {}
         if memory == "right" and block.head:
-            return "place", {"head": 0}
-        if memory == "place":
-            return block.tape, {"head": 1}
+            return "place head", {"head": 0}
+        if memory == "place head":
+            return block.symbol, {"head": 1}
         return memory, {}
 
     def turn(self, memory: Any) -> Any:
-        return memory if isinstance(memory, int) else BLANK  # a head is always found
+        return memory if isinstance(memory, int) else BLANK  # the head is always in some block
 
-    def then(self, memory: Any) -> Hashable:
-        return begin("arm", (memory, "last"))
-
-
-def _state_kind(kind: str, bit: int) -> str:
-    """Read a state bit by bit: is it the "last" (all ones), the one "before" it, or an "other"?"""
-    return {("last", 1): "last", ("last", 0): "before"}.get((kind, bit), "other")
+    def finish(self, memory: Any) -> Successor:
+        return CompareSymbol, (memory, "halt 0")
 
 
-class Arm(Phase):
-    """Mark the entries that read another symbol; if the machine has halted, all of them."""
+def _classify_state(kind: str, bit: int) -> str:
+    """Return the kind of a state from its next bit and the kind of its bits so far.
 
-    following = "compare"
+    All ones is "halt 0" (also for no bits), ones and a final zero are "halt 1", all else is "working".
+    """
+    return {("halt 0", 1): "halt 0", ("halt 0", 0): "halt 1"}.get((kind, bit), "working")
 
-    def out(self, memory: Any, block: Block) -> Seen:
+
+class CompareSymbol(Phase):
+    """Mark the transitions that read another symbol; all of them, if the simulated machine has halted.
+
+    Clear `done` in the bits of states, for `CompareState`, and set it in those of next states, for
+    `SelectTransition`. The memory is (symbol, kind of the current state).
+    """
+
+    def sweep_right(self, memory: Any, block: Block) -> Update:
         symbol, kind = memory
         match block.role:
             case Role.HEADER:
-                return (symbol, _state_kind(kind, block.register)), {"done": 0}
+                return (symbol, _classify_state(kind, block.register)), {"done": 0}
             case Role.STATE:
                 return memory, {"done": 0, "differs": 0}
             case Role.READ_HIGH:
-                return memory, {"differs": int(kind != "other" or symbol >> 1 != bit_of(block))}
+                return memory, {"differs": int(kind != "working" or symbol >> 1 != input_bit(block))}
             case Role.READ_LOW:
-                return memory, {"differs": int(symbol & 1 != bit_of(block))}
-            case Role.NEXT:
+                return memory, {"differs": int(symbol & 1 != input_bit(block))}
+            case Role.NEXT_STATE:
                 return memory, {"done": 1}
         return memory, {}
 
 
-class Compare(Phase):
-    """Carry one bit of the state to all entries at once, and mark those where it differs."""
+class CompareState(Phase):
+    """Compare one bit of the current state with all transitions, in each sweep.
 
-    following = "choose"
+    The memory is (bit of the state or None, bit compared in this transition).
+    """
+
     repeated = True
-    start = (None, False)
+    initial_memory = (None, False)
 
-    def out(self, memory: Any, block: Block) -> Seen:
-        bit, taken = memory
+    def sweep_right(self, memory: Any, block: Block) -> Update:
+        bit, compared = memory
         if block.role == Role.HEADER and bit is None and not block.done:
             return (block.register, False), {"done": 1}
-        if block.role == Role.STATE and bit is not None and not taken and not block.done:
-            return (bit, True), {"done": 1, "differs": int(bit != bit_of(block))}
+        if block.role == Role.STATE and bit is not None and not compared and not block.done:
+            return (bit, True), {"done": 1, "differs": int(bit != input_bit(block))}
         if block.role == Role.READ_HIGH:
             return (bit, False), {}
         return memory, {}
 
 
-class Choose(Phase):
-    """Open the next state of the first entry in which nothing differs."""
+class SelectTransition(Phase):
+    """Select the first transition without a difference: clear `done` in the bits of its next state."""
 
-    following = "copy"
-    start = "same"
+    initial_memory = "agrees"
 
-    def out(self, memory: Any, block: Block) -> Seen:
+    def sweep_right(self, memory: Any, block: Block) -> Update:
         if block.role == Role.HEADER:
             return memory, {"done": 0}
-        memory = _entry_so_far(memory, block)
-        if memory == "same" and block.role == Role.NEXT:
+        memory = _track_agreement(memory, block)
+        if memory == "agrees" and block.role == Role.NEXT_STATE:
             return memory, {"done": 0}
-        if memory == "same" and block.role == Role.MOVE:
-            return "chosen", {}
+        if memory == "agrees" and block.role == Role.MOVE:
+            return "selected", {}
         return memory, {}
 
 
-def _entry_so_far(memory: Any, block: Block) -> Any:
-    """Whether an entry is the "same" so far or "differs", which is forgotten after its end."""
-    if memory == "over":
-        memory = "same"
-    if memory == "same" and Role.STATE <= block.role <= Role.READ_LOW and block.differs:
+def _track_agreement(memory: Any, block: Block) -> Any:
+    """Return "agrees" or "differs" for a transition up to this block.
+
+    A transition that differs has "ended" in its last block, and the next one starts with "agrees".
+    """
+    if memory == "ended":
+        memory = "agrees"
+    if memory == "agrees" and Role.STATE <= block.role <= Role.READ_LOW and block.differs:
         return "differs"
-    return "over" if memory == "differs" and block.role == Role.MOVE else memory
+    return "ended" if memory == "differs" and block.role == Role.MOVE else memory
 
 
-class Copy(Phase):
-    """Carry one bit of the chosen next state to the register."""
+class CopyState(Phase):
+    """Copy one bit of the selected next state to the register, in each sweep. The memory is this bit."""
 
-    following = "act"
     repeated = True
 
-    def back(self, memory: Any, block: Block) -> Seen:
-        if memory is None and block.role == Role.NEXT and not block.done:
-            return bit_of(block), {"done": 1}
+    def sweep_left(self, memory: Any, block: Block) -> Update:
+        if memory is None and block.role == Role.NEXT_STATE and not block.done:
+            return input_bit(block), {"done": 1}
         if isinstance(memory, int) and block.role == Role.HEADER and not block.done:
-            return "put", {"register": memory, "done": 1}
+            return "copied", {"register": memory, "done": 1}
         return memory, {}
 
 
-class Act(Phase):
-    """Take symbol and move of the chosen entry to the simulated head; a move to the right is made later."""
+class ApplyTransition(Phase):
+    """Write the symbol of the selected transition, and make its move if that is to the left."""
 
-    far = True
-    start = "same"
+    covers_padding = True
+    initial_memory = "agrees"
 
-    def out(self, memory: Any, block: Block) -> Seen:
+    def sweep_right(self, memory: Any, block: Block) -> Update:
         match memory:
-            case "high", bit if block.role == Role.WRITE_LOW:
-                return ("write", 2 * bit + bit_of(block)), {}
-            case "write", symbol if block.role == Role.MOVE:
-                return ("act", symbol, "right" if bit_of(block) else "left"), {}
+            case "high bit", bit if block.role == Role.WRITE_LOW:
+                return ("symbol", 2 * bit + input_bit(block)), {}
+            case "symbol", symbol if block.role == Role.MOVE:
+                return ("apply", symbol, "right" if input_bit(block) else "left"), {}
             case str():
-                memory = _entry_so_far(memory, block)
-                if memory == "same" and block.role == Role.WRITE_HIGH:
-                    return ("high", bit_of(block)), {}
+                memory = _track_agreement(memory, block)
+                if memory == "agrees" and block.role == Role.WRITE_HIGH:
+                    return ("high bit", input_bit(block)), {}
         return memory, {}
 
     def turn(self, memory: Any) -> Any:
-        return memory if memory[0] == "act" else None
+        return memory if memory[0] == "apply" else None
 
-    def back(self, memory: Any, block: Block) -> Seen:
+    def sweep_left(self, memory: Any, block: Block) -> Update:
         match memory:
-            case "act", symbol, move if block.head:
+            case "apply", symbol, move if block.head:
                 if move == "right":
-                    return "right", {"tape": symbol}
+                    return "right", {"symbol": symbol}
                 if block.first:
-                    return None, {"tape": symbol}
-                return "place", {"tape": symbol, "head": 0}
-            case "place":
+                    return None, {"symbol": symbol}
+                return "place head", {"symbol": symbol, "head": 0}
+            case "place head":
                 return None, {"head": 1}
         return memory, {}
 
-    def then(self, memory: Any) -> Hashable:
-        return begin("steps", (False, "right" if memory == "right" else "stay"))
+    def finish(self, memory: Any) -> Successor:
+        return CountSteps, (False, "right" if memory == "right" else "stay")
 
 
 class Answer(Phase):
-    """Action 1 if b is 1 and the program has halted with action 0; else action 0."""
+    """Halt with action 1 if b is 1 and the program has halted with action 0, otherwise with action 0."""
 
-    start = ("no", "last")
+    initial_memory = (0, "halt 0")
 
-    def out(self, memory: Any, block: Block) -> Seen:
+    def sweep_right(self, memory: Any, block: Block) -> Update:
         if isinstance(memory, int):
             return memory, {}
-        hard, kind = memory
+        b, kind = memory
         if block.first:
-            return ("yes" if bit_of(block) else "no", kind), {}
+            return (input_bit(block), kind), {}
         if block.role == Role.HEADER:
-            return (hard, _state_kind(kind, block.register)), {}
-        if block.role == Role.STOP:
-            return int(hard == "yes" and kind == "last"), {}
+            return (b, _classify_state(kind, block.register)), {}
+        if block.role == Role.HEADER_END:
+            return int(b == 1 and kind == "halt 0"), {}
         return memory, {}
 
     def turn(self, memory: Any) -> Any:
         return memory if isinstance(memory, int) else 0
 
-    def then(self, memory: Any) -> Hashable:
-        return HALT[memory or 0]
+    def finish(self, memory: Any) -> Successor:
+        return HALT[memory or 0], None
+
+
+STEP = (ReadSymbol, CompareSymbol, CompareState, SelectTransition, CopyState, ApplyTransition)
+"""Phases of one simulated step, in order."""
+
+SIMULATION = (CountRounds, CountSteps, *STEP, Answer)
+"""Phases of the simulation. `ApplyTransition` returns to `CountSteps`, which returns to `CountRounds`."""

@@ -1,147 +1,152 @@
-"""Programs that only sweep: out over all blocks, back, and again, as often as n says, whatever the input.
+"""Programs that sweep over the whole tape, out and back, in a fixed sequence of moves.
 
-A phase is one kind of sweep. What it does in a block depends on the block and on what it remembers; where it
-goes does not. So the runtime of such a program is the same on all inputs of a length.
+This is the "prescribed sequence of full tape sweeps" in step 1 of the proof of Theorem 3.1. A program is a
+list of phases. A phase sweeps from the first block to the right end and back, once or n + 1 times. The block
+under the head and the memory of the phase determine the symbols written, but not the moves of the head. The
+runtime is therefore the same on all inputs of a length.
 """
 
-from collections.abc import Hashable, Mapping
+import itertools
+from collections.abc import Hashable, Sequence
 from enum import IntEnum
 from typing import Any, NamedTuple
 
-from looped_actor.theory.tracks import Block, Layout, Program, Step
-
-START = "start"
-"""Stands for what a phase remembers at its beginning."""
+from looped_actor.theory.compiler import Block, Layout, Program, Step
 
 
 class Input(IntEnum):
-    """The track that says which blocks there are."""
+    """Values of the track `input`."""
 
     OUTSIDE = 0
+    """To the right of all blocks."""
     ZERO = 1
     ONE = 2
-    PAD = 3
-    """A block after the input, on which only the simulated machine writes."""
+    PADDING = 3
+    """After the input: a block for the tape of the simulated machine only."""
 
 
 class Role(IntEnum):
-    """What a bit of x = 1^l 0 p 0^k is there for."""
+    """Values of the track `role`: the function of a bit of x = 1^l 0 p 0^k."""
 
     NONE = 0
-    UNARY = 1
-    COMMA = 2
-    BODY = 3
-    """Of the program p, and not yet cut into fields."""
+    LENGTH = 1
+    """A bit of 1^l."""
+    LENGTH_END = 2
+    """The 0 after 1^l."""
+    UNPARSED = 3
+    """A bit of the program p without a role so far."""
     HEADER = 4
-    """One of the ones that count the bits of a state. The state of the simulated machine is kept here."""
-    STOP = 5
+    """A bit of 1^s at the beginning of p. Its block holds one bit of the simulated machine's state, too."""
+    HEADER_END = 5
     STATE = 6
     READ_HIGH = 7
     READ_LOW = 8
-    NEXT = 9
+    NEXT_STATE = 9
     WRITE_HIGH = 10
     WRITE_LOW = 11
     MOVE = 12
 
 
+# In a new block, no cell equals MARK: the machine finds the left end of the blocks by that symbol.
 LAYOUT = Layout(
     {
         "input": 2,
-        "tape": 2,  # a symbol of the simulated machine
-        "first": 1,  # the leftmost block
-        "register": 1,  # a bit of the simulated machine's state
+        "symbol": 2,  # tape symbol of the simulated machine
+        "first": 1,  # 1 in the leftmost block, which holds b
+        "register": 1,  # a bit of the simulated machine's state, in blocks with role HEADER
         "role": 4,
-        "head": 1,  # the simulated head is here
-        "done": 1,  # this bit of a field has had its turn
-        "differs": 1,  # this bit of an entry differs from state or symbol
-        "tick": 1,  # three counters up to n, a mark for each
-        "tock": 1,
-        "round": 1,
+        "head": 1,  # 1 under the head of the simulated machine
+        "done": 1,  # 1 if this bit has been processed
+        "differs": 1,  # 1 if this bit of a transition differs from the current state or symbol
+        # Unary counters up to n, with one bit in each block of x:
+        "sweep_mark": 1,  # sweeps of a repeated phase
+        "step_mark": 1,  # simulated steps of a round
+        "round_mark": 1,  # rounds
     }
 )
-"""In a fresh block no cell is MARK: that bounds the blocks on the left while they are made."""
+"""Tracks of the universal machine, and their widths in bits."""
 
 
-class Sweep(NamedTuple):
-    """A state of the program: which sweep it is on, what it remembers, and in which direction it goes."""
+class SweepState(NamedTuple):
+    """State of a sweeping program."""
 
-    name: str
-    memory: Hashable = None
-    ticked: bool = False
-    """Of a repeated sweep: this one has set a mark of its counter."""
-    back: bool = False
+    phase: type["Phase"]
+    memory: Hashable
+    marked: bool = False
+    """This sweep of a repeated phase has set a `sweep_mark`."""
+    leftward: bool = False
 
 
-Seen = tuple[Any, dict[str, int]]
-"""What a sweep remembers after a block, and what it changes in it."""
+Update = tuple[Any, dict[str, int]]
+"""Memory of a phase after a block, and new values of tracks in the block."""
+
+Successor = tuple["type[Phase] | str | None", Hashable]
+"""Next phase (a member of `HALT` ends the program) and its memory."""
 
 
 class Phase:
-    """One sweep out and back; this one only passes."""
+    """One kind of sweep. The memory is a hashable value; subclasses document theirs."""
 
-    far = False
-    """Whether it sweeps over all blocks, or those of the input only."""
-    grows = False
-    """Whether it adds a block at the right end."""
+    initial_memory: Hashable = None
+    covers_padding = False
+    """Sweep over the padding blocks, too."""
+    adds_block = False
+    """Add a padding block at the right end."""
     repeated = False
-    """Whether it is repeated until each bit of x has been counted: n times, and once more."""
-    start: Hashable = None
-    """What it remembers at its beginning."""
-    following = ""
-    """The phase after it, where that is always the same."""
+    """Sweep n + 1 times: one `sweep_mark` is set in each of n sweeps, and all are cleared in the last one."""
 
-    def out(self, memory: Any, block: Block) -> Seen:
-        """On the way to the right."""
+    def sweep_right(self, memory: Any, block: Block) -> Update:
+        """Process a block on the way to the right."""
         return memory, {}
 
     def turn(self, memory: Any) -> Any:
-        """What is remembered on the way back."""
+        """Return the memory with which the sweep to the left starts."""
         return None
 
-    def back(self, memory: Any, block: Block) -> Seen:
-        """On the way to the left."""
+    def sweep_left(self, memory: Any, block: Block) -> Update:
+        """Process a block on the way to the left."""
         return memory, {}
 
-    def then(self, memory: Any) -> Hashable:
-        """The state after it."""
-        return begin(self.following)
+    def finish(self, memory: Any) -> Successor:
+        """Return the next phase and its memory (None: the next one in order, and its initial memory)."""
+        return None, None
 
 
-def sweeping(phases: Mapping[str, Phase]) -> Program:
-    """The program that goes through phases."""
+def make_sweeping_program(phases: Sequence[type[Phase]]) -> Program:
+    """Return the program that executes phases, beginning with `start_phase(phases[0])`."""
+    in_order = dict(itertools.pairwise(phases))
 
-    def begun(state: Hashable) -> Hashable:
-        if isinstance(state, Sweep) and state.memory is START:
-            return state._replace(memory=phases[state.name].start)
-        return state
-
-    def program(state: Sweep, block: Block) -> Step:
-        phase = phases[state.name]
-        if not state.back:
-            if block.input == Input.OUTSIDE or (not phase.far and block.input == Input.PAD):
-                added = {"input": int(Input.PAD)} if phase.grows else {}
-                return Step(added, "left", state._replace(memory=phase.turn(state.memory), back=True))
-            memory, changes = phase.out(state.memory, block)
-            ticked = state.ticked
-            if phase.repeated and not ticked and not block.first and not block.tick:
-                ticked, changes = True, changes | {"tick": 1}
-            return Step(changes, "right", state._replace(memory=memory, ticked=ticked))
-        memory, changes = phase.back(state.memory, block)
-        if phase.repeated and not state.ticked:
-            changes = changes | {"tick": 0}
+    def program(state: SweepState, block: Block) -> Step:
+        phase = state.phase()
+        if not state.leftward:
+            if block.input == Input.OUTSIDE or (not phase.covers_padding and block.input == Input.PADDING):
+                added = {"input": int(Input.PADDING)} if phase.adds_block else {}
+                return Step(added, "left", state._replace(memory=phase.turn(state.memory), leftward=True))
+            memory, changes = phase.sweep_right(state.memory, block)
+            marked = state.marked
+            if phase.repeated and not marked and not block.first and not block.sweep_mark:
+                marked, changes = True, changes | {"sweep_mark": 1}
+            return Step(changes, "right", state._replace(memory=memory, marked=marked))
+        memory, changes = phase.sweep_left(state.memory, block)
+        if phase.repeated and not state.marked:
+            changes = changes | {"sweep_mark": 0}
         if not block.first:
             return Step(changes, "left", state._replace(memory=memory))
-        again = phase.repeated and state.ticked
-        return Step(changes, "stay", begun(begin(state.name) if again else phase.then(memory)))
+        if phase.repeated and state.marked:
+            return Step(changes, "stay", start_phase(state.phase))
+        following, memory = phase.finish(memory)
+        return Step(changes, "stay", start_phase(following or in_order[state.phase], memory))
 
     return program
 
 
-def begin(name: str, memory: Hashable = START) -> Sweep:
-    """The state at the beginning of a sweep; without a memory, with the one that the phase starts with."""
-    return Sweep(name, memory)
+def start_phase(phase: type[Phase] | str, memory: Hashable = None) -> Hashable:
+    """Return the program state at the beginning of a phase. A halting state is returned unchanged."""
+    if isinstance(phase, str):
+        return phase
+    return SweepState(phase, phase.initial_memory if memory is None else memory)
 
 
-def bit_of(block: Block) -> int:
-    """The bit of the input in a block."""
+def input_bit(block: Block) -> int:
+    """Return the input bit of a block."""
     return int(block.input == Input.ONE)

@@ -1,7 +1,7 @@
 """Checkpoints by Orbax: written asynchronously and atomically; the newest few and the best are kept.
 
-A state is stored as a flat table of named arrays, so that a checkpoint of another net, another optimizer or another
-number of environments is recognised by its names and shapes, and loading executes nothing.
+A state is stored as a flat table of named arrays, so that a checkpoint of another net, another optimizer or
+another number of environments is recognised by its names and shapes, and loading executes nothing.
 """
 
 import contextlib
@@ -147,7 +147,8 @@ class Checkpoints:
         return jax.tree.unflatten(jax.tree.structure(like), leaves), bookmark
 
     def read(self, iteration: int | None = None) -> tuple[dict[str, Any], Bookmark]:
-        """Return all arrays of a checkpoint by name, on this process's first device, and the position of the run."""
+        """Return all arrays of a checkpoint by name, on this process's first device, and the position of the
+        run."""
         chosen = self._chosen(iteration)
         here = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
         target = {
@@ -208,9 +209,7 @@ class Checkpoints:
             )
         return bookmark, checksum
 
-    def _compare(
-        self, chosen: int, wanted: dict[str, Any], stored: dict[str, "_StoredArray"]
-    ) -> None:
+    def _compare(self, chosen: int, wanted: dict[str, Any], stored: dict[str, "_StoredArray"]) -> None:
         ours = {name: tuple(leaf.shape) for name, leaf in wanted.items()}
         theirs = {name: leaf.shape for name, leaf in stored.items()}
         if not any(name.startswith(ADDED) for name in theirs):

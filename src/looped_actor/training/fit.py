@@ -43,7 +43,8 @@ class Report(NamedTuple):
     steps: int
     total_steps: int
     metrics: Mapping[str, float]
-    """Columns of metrics.csv, and `steps_per_second`. NaN if there is no value, such as when no episode ended."""
+    """Columns of metrics.csv, and `steps_per_second`. NaN if there is no value, such as when no episode
+    ended."""
     evaluation: Mapping[str, Any] | None
     """Results of the last evaluation; None before the first."""
 
@@ -77,8 +78,8 @@ def fit(
     """Train from the newest checkpoint in `folder`, or from the start if there is none.
 
     Returns the last state. On SIGTERM or Ctrl-C the current iteration is finished and saved. Raises
-    `BrokenTrainingError` if learning does not recover from values that are not finite; the last good checkpoint is
-    kept.
+    `BrokenTrainingError` if learning does not recover from values that are not finite; the last good
+    checkpoint is kept.
     """
     checkpoints = Checkpoints(folder / CHECKPOINTS_FOLDER, fingerprint, best_by=schedule.best_by)
     records, per_iteration = _Records(folder, loggers), trainer.steps_per_iteration

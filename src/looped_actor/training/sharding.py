@@ -54,7 +54,8 @@ MAX_DEFAULT_CORES = 8
 
 
 def _cores() -> int:
-    """Return the cores that this process may use, rounded down to a power of two, which divides more batches."""
+    """Return the cores that this process may use, rounded down to a power of two, which divides more
+    batches."""
     return min(MAX_DEFAULT_CORES, 2 ** int(math.log2(default_workers())))
 
 
@@ -206,8 +207,8 @@ def _connect(coordinator: str, processes: int, process: int) -> None:
 def exit_together(advice: str) -> Iterator[None]:
     """End a process of several at once, with a message, if it fails: none can continue alone.
 
-    JAX would first wait for minutes for those that are gone, and then abort. The others end in the same way, when they
-    next need this one.
+    JAX would first wait for minutes for those that are gone, and then abort. The others end in the same way,
+    when they next need this one.
 
     Args:
       advice: how to continue.

@@ -11,8 +11,8 @@ from jaxtyping import Array
 class Trainer(abc.ABC):
     """An algorithm on its data or environments.
 
-    Everything on the devices runs inside `shard_map`: a device steps its own environments and learns from them; only
-    gradients and a few sums are exchanged.
+    Everything on the devices runs inside `shard_map`: a device steps its own environments and learns from
+    them; only gradients and a few sums are exchanged.
     """
 
     mesh: Mesh
@@ -26,7 +26,8 @@ class Trainer(abc.ABC):
 
     @abc.abstractmethod
     def init(self, seed: int) -> Any:
-        """Return the state of a new run: a pytree of arrays on their devices, with `weights` and `iteration`."""
+        """Return the state of a new run: a pytree of arrays on their devices, with `weights` and
+        `iteration`."""
 
     @abc.abstractmethod
     def iterate(self, state: Any) -> tuple[Any, dict[str, Array]]:

@@ -1,6 +1,4 @@
-"""Frozen dataclasses to JSON and back. What is read back is checked field by field; nothing is executed.
-
-"""
+"""Frozen dataclasses to JSON and back. What is read back is checked field by field; nothing is executed."""
 
 import dataclasses
 import hashlib
@@ -28,7 +26,7 @@ def write_json(config: Any, path: pathlib.Path) -> None:
 
 
 def to_json(config: Any) -> Any:
-    """A dataclass as what JSON can hold. Nested ones say their type, so that a choice can be read back."""
+    """Return a dataclass as JSON. Nested ones hold their type, so that unions can be read back."""
     if dataclasses.is_dataclass(config):
         fields = {field.name: to_json(getattr(config, field.name)) for field in dataclasses.fields(config)}
         return {_TYPE: type(config).__name__, **fields}
@@ -38,7 +36,7 @@ def to_json(config: Any) -> Any:
 
 
 def from_json(kind: Any, data: Any, where: str = "config") -> Any:
-    """The dataclass that JSON describes. Fields that are not given have their defaults."""
+    """Return the dataclass that JSON describes. Missing fields have their defaults."""
     if dataclasses.is_dataclass(kind):
         return _dataclass(kind, data, where)
     origin, arguments = typing.get_origin(kind), typing.get_args(kind)
@@ -107,8 +105,8 @@ def _dataclass(kind: Any, data: Any, where: str) -> Any:
         raise ConfigError(f"{where}: {problem}") from None
 
 
-def replaced(config: Any, changes: Mapping[str, Any]) -> Any:
-    """The configuration with fields changed, given as `{"ppo.learning_rate": 3e-4}`; checked as a whole."""
+def replace_fields(config: Any, changes: Mapping[str, Any]) -> Any:
+    """Return a configuration with changed fields, given as `{"algorithm.learning_rate": 3e-4}`."""
     data = to_json(config)
     for path, value in changes.items():
         *outer, last = path.split(".")
@@ -122,7 +120,7 @@ def replaced(config: Any, changes: Mapping[str, Any]) -> Any:
 
 
 def field_paths(config: Any, prefix: str = "") -> list[str]:
-    """All fields of a configuration, as `replaced` takes them."""
+    """Return the paths of all fields of a configuration."""
     paths = []
     for field in dataclasses.fields(config):
         value, path = getattr(config, field.name), prefix + field.name
@@ -131,12 +129,12 @@ def field_paths(config: Any, prefix: str = "") -> list[str]:
 
 
 def field_value(config: Any, path: str) -> Any:
-    """The value of a field, by its path; None where there is none."""
+    """Return the value of a field by its path; None if there is no such field."""
     for name in path.split("."):
         config = getattr(config, name, None)
     return config
 
 
 def key_of(about: dict) -> str:
-    """A short name for what JSON can hold: equal for equal."""
+    """Return a short hash of JSON."""
     return hashlib.sha256(json.dumps(about, sort_keys=True).encode()).hexdigest()[:24]

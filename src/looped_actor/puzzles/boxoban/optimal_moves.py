@@ -10,8 +10,45 @@ _WALL, _BOX, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.PLAYER)
 
 
 @compiled
-def _moved(cells, direction, after):
-    """Write the board after a move into `after`; False where the move changes nothing."""
+def label_boxoban(boards, node_limit):
+    """Return the optimal moves of each board, and the number of moves of its solution or -1.
+
+    A move is optimal if the board after it is one move nearer to being solved. The solution of a board gives
+    one optimal move; for each of the others, the board after it is solved.
+    """
+    count = boards.shape[0]
+    optimal, remaining = np.zeros((count, 4), np.bool_), np.full(count, -1, np.int32)
+    after = np.empty(boards.shape[1:], np.uint8)
+    for i in range(count):
+        status, moves, _, _ = solve_kernel(boards[i], node_limit)
+        if status != 0:
+            continue
+        remaining[i] = moves.shape[0]
+        if remaining[i] == 0:
+            continue
+        optimal[i, moves[0]] = True
+        for direction in range(4):
+            if direction == moves[0] or not move_player(boards[i], direction, after):
+                continue
+            status, rest, _, _ = solve_kernel(after, node_limit)
+            optimal[i, direction] = status == 0 and rest.shape[0] == remaining[i] - 1
+    return optimal, remaining
+
+
+@compiled
+def demonstrate_boxoban(boards, steps, node_limit):
+    """Return the first moves of a solution of each board, shape [boards, steps], and -1 after its end."""
+    actions = np.full((boards.shape[0], steps), -1, np.int32)
+    for i in range(boards.shape[0]):
+        _, moves, _, _ = solve_kernel(boards[i], node_limit)
+        known = min(steps, moves.shape[0])
+        actions[i, :known] = moves[:known]
+    return actions
+
+
+@compiled
+def move_player(cells, direction, after):
+    """Write the board after a move into `after`. Return False if the move changes nothing."""
     height, width = cells.shape
     after[:] = cells
     player = np.flatnonzero(cells.ravel() & _PLAYER)[0]
@@ -28,40 +65,3 @@ def _moved(cells, direction, after):
     after[player // width, player % width] ^= _PLAYER
     after[r, c] ^= _PLAYER
     return True
-
-
-@compiled
-def advise_boxoban(boards, node_limit):
-    """The optimal moves of each board, and how many moves a solution takes, or -1.
-
-    A move is optimal if the board after it is one move nearer. Of the board itself one optimal move is known
-    from its solution, and of the others the board after them is solved.
-    """
-    count = boards.shape[0]
-    optimal, remaining = np.zeros((count, 4), np.bool_), np.full(count, -1, np.int32)
-    after = np.empty(boards.shape[1:], np.uint8)
-    for i in range(count):
-        status, moves, _, _ = solve_kernel(boards[i], node_limit)
-        if status != 0:
-            continue
-        remaining[i] = moves.shape[0]
-        if remaining[i] == 0:
-            continue
-        optimal[i, moves[0]] = True
-        for direction in range(4):
-            if direction == moves[0] or not _moved(boards[i], direction, after):
-                continue
-            status, rest, _, _ = solve_kernel(after, node_limit)
-            optimal[i, direction] = status == 0 and rest.shape[0] == remaining[i] - 1
-    return optimal, remaining
-
-
-@compiled
-def demonstrate_boxoban(boards, steps, node_limit):
-    """The first moves of a solution of each board, and -1 after its end."""
-    actions = np.full((boards.shape[0], steps), -1, np.int32)
-    for i in range(boards.shape[0]):
-        _, moves, _, _ = solve_kernel(boards[i], node_limit)
-        known = min(steps, moves.shape[0])
-        actions[i, :known] = moves[:known]
-    return actions

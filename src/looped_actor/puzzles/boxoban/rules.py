@@ -1,6 +1,6 @@
-"""Boxoban (Sokoban): the rules in plain Python, and levels as text.
+"""The rules of Boxoban in plain Python, with rewards, and levels as text and as arrays.
 
-This is the obvious version: what `boxoban_jax` computes for thousands of boards at once is held to it.
+This is the obvious version: tests compare `rules_jax` and the environment with it.
 """
 
 from dataclasses import dataclass, replace
@@ -10,11 +10,18 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
-from looped_actor.puzzles.grid import Direction, LevelError, Position, rectangle, step_from
+from looped_actor.puzzles.grid import Board, Direction, LevelError, Position, check_rows, step_from
+
+TIME_LIMIT = 120
+"""Steps of an episode."""
+STEP_REWARD = -0.1
+BOX_REWARD = 1.0
+"""Reward for a box that enters a target; one that leaves it costs as much."""
+SOLVED_REWARD = 10.0
 
 
 class Cell(IntFlag):
-    """What is on a cell. A board as an array holds the sum of these for each cell.
+    """Contents of a cell. A board as an array holds the sum of these for each cell.
 
     The order is that of the observation planes.
     """
@@ -35,13 +42,15 @@ SYMBOLS = {
     "+": Cell.PLAYER | Cell.TARGET,
 }
 """The usual characters of Sokoban levels."""
+KINDS = tuple(SYMBOLS.values())
+"""All that a cell can be. The order is part of the format of banks."""
 
-_TEXT = {cell: symbol for symbol, cell in SYMBOLS.items()}
+_SYMBOL_OF = {cell: symbol for symbol, cell in SYMBOLS.items()}
 
 
 @dataclass(frozen=True)
-class BoxobanBoard:
-    """A position of the game. Whatever lies outside of the board is wall."""
+class BoxobanBoard(Board):
+    """A position of the game. Everything outside of the board is wall."""
 
     height: int
     width: int
@@ -51,12 +60,12 @@ class BoxobanBoard:
     player: Position
 
     def is_wall(self, position: Position) -> bool:
-        """Whether nothing can ever be there."""
+        """Return whether a position is a wall or outside of the board."""
         inside = 0 <= position[0] < self.height and 0 <= position[1] < self.width
         return not inside or position in self.walls
 
     def move(self, direction: Direction) -> "BoxobanBoard":
-        """Walk one cell, pushing the box that stands there; where that is impossible, stay."""
+        """Walk one cell, pushing the box there; if that is impossible, return the same board."""
         ahead, beyond = step_from(self.player, direction), step_from(self.player, direction, 2)
         if self.is_wall(ahead):
             return self
@@ -68,11 +77,11 @@ class BoxobanBoard:
 
     @property
     def solved(self) -> bool:
-        """Whether every box is on a target."""
+        """True if every box is on a target."""
         return self.boxes <= self.targets
 
-    def at(self, position: Position) -> Cell:
-        """What is on a cell."""
+    def cell(self, position: Position) -> Cell:
+        """Return the contents of a cell."""
         sets = {Cell.WALL: self.walls, Cell.BOX: self.boxes, Cell.TARGET: self.targets}
         cell = Cell.PLAYER if position == self.player else Cell(0)
         for kind, members in sets.items():
@@ -81,11 +90,10 @@ class BoxobanBoard:
         return cell
 
     def __str__(self) -> str:
-        grid = ((_TEXT[self.at((r, c))] for c in range(self.width)) for r in range(self.height))
+        grid = ((_SYMBOL_OF[self.cell((r, c))] for c in range(self.width)) for r in range(self.height))
         return "\n".join("".join(row) for row in grid)
 
     def to_cells(self) -> NDArray[np.uint8]:
-        """The board as an array of `Cell` sums."""
         cells = np.zeros((self.height, self.width), np.uint8)
         sets = ((Cell.WALL, self.walls), (Cell.TARGET, self.targets), (Cell.BOX, self.boxes))
         for kind, members in (*sets, (Cell.PLAYER, {self.player})):
@@ -96,22 +104,28 @@ class BoxobanBoard:
 
     @classmethod
     def from_cells(cls, cells: UInt8[np.ndarray, "h w"], *, source: str = "board") -> "BoxobanBoard":
-        """The board that an array of `Cell` sums describes, or an error that says what is wrong with it."""
-        if problem := first_problem(cells):
+        if problem := find_problem(cells):
             raise LevelError(problem, source=source)
 
-        def holding(kind: Cell) -> frozenset[Position]:
+        def positions(kind: Cell) -> frozenset[Position]:
             return frozenset((int(r), int(c)) for r, c in np.argwhere(cells & kind))
 
-        (player,) = holding(Cell.PLAYER)
+        (player,) = positions(Cell.PLAYER)
         height, width = cells.shape
-        return cls(height, width, holding(Cell.WALL), holding(Cell.TARGET), holding(Cell.BOX), player)
+        return cls(
+            height=height,
+            width=width,
+            walls=positions(Cell.WALL),
+            targets=positions(Cell.TARGET),
+            boxes=positions(Cell.BOX),
+            player=player,
+        )
 
     @classmethod
     def parse(cls, text: str, *, source: str = "level", line: int = 1) -> "BoxobanBoard":
-        """The board that rows of `SYMBOLS` describe; `source` and `line` are named in errors."""
+        """Return the board that rows of `SYMBOLS` describe. Errors name `source` and the line."""
         rows = text.strip("\n").split("\n")
-        height, width = rectangle(rows, source=source, line=line)
+        height, width = check_rows(rows, source=source, line=line)
         for offset, row in enumerate(rows):
             for column, symbol in enumerate(row, 1):
                 if symbol not in SYMBOLS:
@@ -124,9 +138,16 @@ class BoxobanBoard:
             raise LevelError(error.problem, source=source, line=line) from None
 
 
-def first_problem(cells: UInt8[np.ndarray, "h w"]) -> str | None:
-    """What keeps an array of `Cell` sums from being a board, or None."""
-    known = np.isin(cells, [int(cell) for cell in SYMBOLS.values()])
+def step(board: BoxobanBoard, action: int) -> tuple[BoxobanBoard, float]:
+    """Return the board after an action, a `Direction`, and the reward."""
+    after = board.move(Direction(action))
+    placed = len(after.boxes & after.targets) - len(board.boxes & board.targets)
+    return after, STEP_REWARD + BOX_REWARD * placed + SOLVED_REWARD * after.solved
+
+
+def find_problem(cells: UInt8[np.ndarray, "h w"]) -> str | None:
+    """Return what is wrong with an array of `Cell` sums, or None if it is a board."""
+    known = np.isin(cells, [int(kind) for kind in KINDS])
     if not known.all():
         row, column = np.argwhere(~known)[0] + 1
         return f"row {row}, column {column}: {cells[row - 1, column - 1]} is no cell of Boxoban"
@@ -143,9 +164,9 @@ def first_problem(cells: UInt8[np.ndarray, "h w"]) -> str | None:
 
 
 def valid(cells: UInt8[np.ndarray, "n h w"]) -> Bool[np.ndarray, " n"]:
-    """Whether each array is a board: `first_problem` for many at once."""
+    """Return whether each array of `Cell` sums is a board: `find_problem` for many at once."""
     known = np.zeros(256, bool)
-    known[[int(cell) for cell in SYMBOLS.values()]] = True
+    known[[int(kind) for kind in KINDS]] = True
     flat = cells.reshape(len(cells), -1)
     players, boxes, targets = (
         ((flat & kind) != 0).sum(axis=1) for kind in (Cell.PLAYER, Cell.BOX, Cell.TARGET)

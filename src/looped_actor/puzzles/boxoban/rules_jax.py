@@ -1,7 +1,4 @@
-"""The rules of Boxoban for JAX: one board per call, `vmap` for many.
-
-Cells are one long row: XLA vectorises its inner loop, and ten cells are too few for that.
-"""
+"""The rules of Boxoban in JAX: one board per call, `vmap` for many."""
 
 from typing import NamedTuple
 
@@ -11,31 +8,31 @@ from numpy.typing import ArrayLike
 
 from looped_actor.puzzles.boxoban.rules import Cell
 from looped_actor.puzzles.grid import Direction
-from looped_actor.puzzles.toggle import toggled
+from looped_actor.puzzles.grid_jax import toggle_bits
 
 
 class BoxobanState(NamedTuple):
-    """A board, and what would be slow to read off it at every step."""
+    """A board, with facts that would be slow to derive from it at every step."""
 
     cells: UInt8[Array, "*b n"]
     """Sums of `Cell`, row by row."""
     player: Int[Array, "*b"]
-    """The player's cell, counted row by row."""
+    """Index of the player's cell."""
     unplaced: Int[Array, "*b"]
-    """Boxes that are not on a target; none means solved."""
+    """Boxes that are not on a target; the level is solved at 0."""
 
 
-def start(cells: UInt8[Array, "h w"]) -> BoxobanState:
-    """The state of a board of `Cell` sums."""
+def initial_state(cells: UInt8[Array, "h w"]) -> BoxobanState:
+    """Return the state of a board of `Cell` sums."""
     player = jnp.argmax((cells & Cell.PLAYER).reshape(-1)).astype(jnp.int32)
     unplaced = ((cells & (Cell.BOX | Cell.TARGET)) == Cell.BOX).sum(dtype=jnp.int32)
     return BoxobanState(cells.reshape(-1), player, unplaced)
 
 
 def move(state: BoxobanState, direction: ArrayLike, shape: tuple[int, int]) -> BoxobanState:
-    """Walk one cell, pushing the box that stands there; where that is impossible, stay.
+    """Walk one cell, pushing the box there; if that is impossible, return the same state.
 
-    `shape` is the board's rows and columns.
+    `shape` is the board's height and width.
     """
     height, width = shape
     cells = state.cells
@@ -46,7 +43,7 @@ def move(state: BoxobanState, direction: ArrayLike, shape: tuple[int, int]) -> B
     row, column = state.player // width, state.player % width
 
     def look(steps: int) -> tuple[Array, Array]:
-        """The cell some steps away: its index, and its content, where outside is wall."""
+        """Return the index and the content of the cell some steps away; everything outside is wall."""
         r, c = row + steps * rows, column + steps * columns
         inside = (r >= 0) & (r < height) & (c >= 0) & (c < width)
         index = jnp.clip(r, 0, height - 1) * width + jnp.clip(c, 0, width - 1)
@@ -60,7 +57,7 @@ def move(state: BoxobanState, direction: ArrayLike, shape: tuple[int, int]) -> B
     pushes &= walks
 
     player, box = jnp.where(walks, Cell.PLAYER, 0), jnp.where(pushes, Cell.BOX, 0)
-    cells = toggled(cells, (state.player, player), (ahead, player | box), (beyond, box))
+    cells = toggle_bits(cells, (state.player, player), (ahead, player | box), (beyond, box))
 
     left_target = (content & Cell.TARGET) != 0
     entered_target = (content_beyond & Cell.TARGET) != 0

@@ -1,4 +1,8 @@
-"""What can be told of a Boxoban board without a search: ways, distances, estimates, deadlocks."""
+"""Facts about a Boxoban board that need no search, compiled: distances, estimates, deadlocks, walks.
+
+Cells are numbered row by row. Boxes are an array of their cells, sorted. A push is numbered `4 x box +
+direction`, where the box is its index in that array.
+"""
 
 import numpy as np
 
@@ -6,13 +10,15 @@ from looped_actor.puzzles.boxoban.rules import Cell
 from looped_actor.utils.compiled import compiled
 
 UNREACHABLE = 30_000
-_WALL, _BOX, _TARGET, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.TARGET), int(Cell.PLAYER)
-MOST_ASSIGNED = 8  # boxes for which the assignment is worth its 2^n n operations
+"""Distance to a target that a box cannot reach."""
+MAX_ASSIGNED = 8
+"""Most boxes for which the cheapest assignment is worth its 2^n n operations."""
+_WALL, _BOX, _PLAYER = int(Cell.WALL), int(Cell.BOX), int(Cell.PLAYER)
 
 
 @compiled
-def neighbours_of(cells):
-    """The neighbours of each cell: up, right, down, left, or -1 for a wall."""
+def find_neighbours(cells):
+    """Return the neighbours of each cell, shape [cells, 4]: up, right, down, left; -1 for a wall."""
     height, width = cells.shape
     result = np.full((height * width, 4), -1, np.int16)
     for row in range(height):
@@ -28,8 +34,8 @@ def neighbours_of(cells):
 
 
 @compiled
-def push_distances(neighbours, targets):
-    """Pushes from each cell to each target, as if there were no other box."""
+def count_pushes(neighbours, targets):
+    """Return the pushes to each target from each cell, shape [targets, cells], if there were no other box."""
     distances = np.full((targets.shape[0], neighbours.shape[0]), UNREACHABLE, np.int16)
     queue = np.empty(neighbours.shape[0], np.int16)
     for t in range(targets.shape[0]):
@@ -50,10 +56,14 @@ def push_distances(neighbours, targets):
 
 
 @compiled
-def estimate_of(boxes, distances, best):
-    """The least number of pushes in which all boxes could reach a target each, alone on the board."""
+def estimate_pushes(boxes, distances, best):
+    """Return a lower bound of the pushes to a solved board.
+
+    It is the cheapest assignment of targets to boxes, as if each were alone on the board. With more than
+    `MAX_ASSIGNED` boxes, each is counted to its nearest target. `best` has room for 2^boxes numbers.
+    """
     count = boxes.shape[0]
-    if count > MOST_ASSIGNED:
+    if count > MAX_ASSIGNED:
         total = 0
         for b in range(count):
             nearest = UNREACHABLE
@@ -62,7 +72,7 @@ def estimate_of(boxes, distances, best):
             if nearest == UNREACHABLE:
                 return UNREACHABLE
             total += nearest
-        return total
+        return min(total, UNREACHABLE - 1)
     # best[set] is the cheapest way to give the first |set| boxes the targets of that set.
     best[0] = 0
     for chosen in range(1, 1 << count):
@@ -79,11 +89,11 @@ def estimate_of(boxes, distances, best):
 
 @compiled
 def is_stuck(boxes, box_at, is_target, neighbours, live, frozen):
-    """Whether a box off target can never be pushed again.
+    """Return whether a box off target can never be pushed again.
 
-    The largest set of boxes that hold each other: drop every box that has a free axis, given the others
-    that are left. An axis is not free if a wall or a box of the set is on one of its sides, or if both
-    sides are cells from which a box cannot be brought to a target.
+    This finds the largest set of boxes that hold each other: it drops every box that has a free axis, given
+    the others that are left. An axis is not free if a wall or a box of the set is on one of its sides, or if
+    both sides are cells from which a box cannot be brought to a target.
     """
     for box in boxes:
         frozen[box] = True
@@ -112,7 +122,7 @@ def is_stuck(boxes, box_at, is_target, neighbours, live, frozen):
 
 @compiled
 def walk(player, box_at, neighbours, distance, queue):
-    """Steps to each cell without pushing, -1 where there is no way."""
+    """Write into `distance` the steps to each cell without pushing, or -1 if there is no way."""
     distance[:] = -1
     distance[player] = 0
     queue[0], head, tail = player, 0, 1
@@ -128,10 +138,10 @@ def walk(player, box_at, neighbours, distance, queue):
 
 
 @compiled
-def pushes_kernel(cells):
-    """Whether each push, `4 x box + direction`, can be made at once: after a walk, and without collision."""
+def find_possible_pushes(cells):
+    """Return whether each push is possible now, perhaps after a walk."""
     flat = cells.ravel()
-    neighbours = neighbours_of(cells)
+    neighbours = find_neighbours(cells)
     boxes, box_at = np.flatnonzero(flat & _BOX), (flat & _BOX) != 0
     walked, queue = np.empty(flat.shape[0], np.int16), np.empty(flat.shape[0], np.int16)
     walk(np.flatnonzero(flat & _PLAYER)[0], box_at, neighbours, walked, queue)
@@ -145,7 +155,7 @@ def pushes_kernel(cells):
 
 @compiled
 def pack(boxes, player, bits, key):
-    """Write boxes and player as the words of a key."""
+    """Write boxes and player into the 64-bit words of a key, `bits` for each of them."""
     key[:] = 0
     per_word = 64 // bits
     for i in range(boxes.shape[0] + 1):
@@ -155,7 +165,7 @@ def pack(boxes, player, bits, key):
 
 @compiled
 def unpack(key, bits, boxes):
-    """Fill in the boxes, and return the player."""
+    """Write the boxes of a key into `boxes`, and return the player."""
     per_word = 64 // bits
     mask = np.uint64((1 << bits) - 1)
     player = 0

@@ -1,6 +1,6 @@
-"""Rush Hour: the rules in plain Python, and boards as text.
+"""The rules of Rush Hour in plain Python, with rewards, and boards as text and as arrays.
 
-This is the obvious version: what `rush_hour_jax` computes for thousands of boards at once is held to it.
+This is the obvious version: tests compare `rules_jax` and the environment with it.
 """
 
 import string
@@ -14,14 +14,19 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 from numpy.typing import NDArray
 
-from looped_actor.puzzles.grid import Direction, LevelError, Position, rectangle, step_from
+from looped_actor.puzzles.grid import Board, Direction, LevelError, Position, check_rows, step_from
+
+TIME_LIMIT = 150
+"""Steps of an episode."""
+STEP_REWARD = -0.1
+SOLVED_REWARD = 10.0
 
 
 class Cell(IntFlag):
-    """What is on a cell. A board as an array holds the sum of these for each cell.
+    """Contents of a cell. A board as an array holds the sum of these for each cell.
 
-    The order is that of the observation planes. A cell is occupied where no vehicle can enter: by a
-    vehicle or a wall. Links lead to the next cell of the same vehicle.
+    The order is that of the observation planes. Vehicles and walls occupy a cell. A link leads to the next
+    cell of the same vehicle.
     """
 
     OCCUPIED = 1
@@ -44,7 +49,10 @@ KINDS = (
     _CAR | Cell.RED | Cell.LINK_RIGHT,
     _CAR | Cell.RED,
 )
-"""All that a cell can be: empty, wall, and of each sort of vehicle a cell that is linked on, and the last."""
+"""All that a cell can be: empty, wall, and for each sort of vehicle a cell with a link and the last cell.
+
+The order is part of the format of banks.
+"""
 
 EMPTY_SYMBOLS = "o."
 WALL_SYMBOL = "x"
@@ -53,27 +61,28 @@ VEHICLE_SYMBOLS = [c for c in string.ascii_uppercase[1:] + string.ascii_lowercas
 
 
 class Vehicle(NamedTuple):
-    """A car or a truck: its first cell from the top left, its length and its axis."""
+    """A car or a truck."""
 
     row: int
+    """Row of its first cell, from the top left."""
     column: int
     length: int
     horizontal: bool
 
     def cells(self) -> list[Position]:
-        """The cells it stands on, first to last."""
+        """Return its cells, first to last."""
         along = Direction.RIGHT if self.horizontal else Direction.DOWN
         return [step_from((self.row, self.column), along, k) for k in range(self.length)]
 
-    def slid(self, distance: int) -> "Vehicle":
-        """The vehicle, moved along its track."""
+    def shift(self, distance: int) -> "Vehicle":
+        """Return the vehicle moved along its line; forward if positive."""
         if self.horizontal:
             return self._replace(column=self.column + distance)
         return self._replace(row=self.row + distance)
 
 
 @dataclass(frozen=True)
-class RushHourBoard:
+class RushHourBoard(Board):
     """A position of the game. The red car leaves to the right."""
 
     height: int
@@ -81,21 +90,21 @@ class RushHourBoard:
     walls: frozenset[Position]
     red: Vehicle
     others: tuple[Vehicle, ...]
-    """In the order of their first cells, row by row."""
+    """Sorted by their first cells, row by row."""
 
     @property
     def vehicles(self) -> tuple[Vehicle, ...]:
-        """All of them, the red car first."""
+        """All vehicles, the red car first."""
         return (self.red, *self.others)
 
     @property
     def solved(self) -> bool:
-        """Whether the red car stands at the exit."""
+        """True if the red car is at the right border."""
         return self.red.column + self.red.length == self.width
 
     @cached_property
     def occupied(self) -> frozenset[Position]:
-        """All cells that no vehicle can enter."""
+        """Cells of walls and vehicles."""
         return self.walls.union(*(vehicle.cells() for vehicle in self.vehicles))
 
     def _free(self, position: Position) -> bool:
@@ -103,13 +112,16 @@ class RushHourBoard:
         return inside and position not in self.occupied
 
     def slide(self, cell: Position, forward: bool) -> "RushHourBoard":
-        """Slide the vehicle on a cell by one, right or down if `forward`; where impossible, stay."""
+        """Slide the vehicle on a cell by one, right or down if `forward`.
+
+        If that is impossible, return the same board.
+        """
         for vehicle in self.vehicles:
             cells = vehicle.cells()
             if cell in cells:
                 distance = 1 if forward else -1
-                entered = vehicle.slid(distance).cells()[-1 if forward else 0]
-                return self._with(vehicle, vehicle.slid(distance)) if self._free(entered) else self
+                entered = vehicle.shift(distance).cells()[-1 if forward else 0]
+                return self._with(vehicle, vehicle.shift(distance)) if self._free(entered) else self
         return self
 
     def _with(self, old: Vehicle, new: Vehicle) -> "RushHourBoard":
@@ -117,8 +129,8 @@ class RushHourBoard:
             return replace(self, red=new)
         return replace(self, others=tuple(sorted(new if v == old else v for v in self.others)))
 
-    def moves(self) -> Iterator["RushHourBoard"]:
-        """All boards one move away, where a move slides one vehicle any distance."""
+    def neighbours(self) -> Iterator["RushHourBoard"]:
+        """Yield all boards one move away. A move slides one vehicle any distance."""
         for vehicle in self.vehicles:
             for forward in (False, True):
                 board, cell = self, vehicle.cells()[0]
@@ -127,7 +139,7 @@ class RushHourBoard:
                     if further is board:
                         break
                     yield further
-                    board, cell = further, step_from(cell, _along(vehicle, forward))
+                    board, cell = further, step_from(cell, direction_of(vehicle, forward))
 
     @property
     def distance_to_exit(self) -> int:
@@ -136,7 +148,7 @@ class RushHourBoard:
 
     @property
     def potential(self) -> int:
-        """For shaping: minus the occupied cells ahead of the red car, minus its distance to the exit."""
+        """Minus the blockers, minus the distance to the exit; rewards include its change."""
         return -self.blockers - self.distance_to_exit
 
     @property
@@ -146,15 +158,14 @@ class RushHourBoard:
         return sum(not self._free((self.red.row, column)) for column in ahead)
 
     def __str__(self) -> str:
-        return "\n".join("".join(row) for row in self.rows())
+        return "\n".join("".join(row) for row in self._rows())
 
     @property
     def flat_text(self) -> str:
-        """The board on one line, as databases write it."""
-        return "".join("".join(row) for row in self.rows())
+        """The board as text on one line, as databases write it."""
+        return "".join("".join(row) for row in self._rows())
 
-    def rows(self) -> list[list[str]]:
-        """The letter of every cell."""
+    def _rows(self) -> list[list[str]]:
         grid = [["."] * self.width for _ in range(self.height)]
         for row, column in self.walls:
             grid[row][column] = WALL_SYMBOL
@@ -166,7 +177,6 @@ class RushHourBoard:
         return grid
 
     def to_cells(self) -> NDArray[np.uint8]:
-        """The board as an array of `Cell` sums."""
         cells = np.zeros((self.height, self.width), np.uint8)
         for position in self.walls:
             cells[position] = Cell.OCCUPIED | Cell.WALL
@@ -181,7 +191,6 @@ class RushHourBoard:
 
     @classmethod
     def from_cells(cls, cells: UInt8[np.ndarray, "h w"], *, source: str = "board") -> "RushHourBoard":
-        """The board that an array of `Cell` sums describes, or an error that says what is wrong with it."""
         if not valid(cells[None])[0]:
             raise LevelError("cells that do not link up to vehicles, or not one red car", source=source)
         height, width = cells.shape
@@ -193,16 +202,23 @@ class RushHourBoard:
                 if cell & Cell.WALL:
                     walls.add((row, column))
                 elif cell and (row, column) not in covered:
-                    vehicle = _follow(cells, row, column)
+                    vehicle = _read_vehicle(cells, row, column)
                     covered.update(vehicle.cells())
                     (red if cell & Cell.RED else others).append(vehicle)
-        return cls(height, width, frozenset(walls), red[0], tuple(sorted(others)))
+        return cls(
+            height=height,
+            width=width,
+            walls=frozenset(walls),
+            red=red[0],
+            others=tuple(sorted(others)),
+        )
 
     @classmethod
     def parse(cls, text: str, *, source: str = "level", line: int = 1) -> "RushHourBoard":
-        """The board that letters describe, in rows or, if it is square, on one line.
+        """Return the board that letters describe, in rows or, if it is square, on one line.
 
-        `A` is the red car, `o` and `.` are empty, `x` is a wall, any other letter is a vehicle.
+        `A` is the red car, `o` and `.` are empty, `x` is a wall, any other letter is a vehicle. Errors name
+        `source` and the line.
         """
         rows = text.strip("\n").split("\n")
         on_one_line = len(rows) == 1
@@ -212,7 +228,7 @@ class RushHourBoard:
                 problem = f"{len(rows[0])} cells on one line are no square board"
                 raise LevelError(problem, source=source, line=line)
             rows = [rows[0][i * side : (i + 1) * side] for i in range(side)]
-        height, width = rectangle(rows, source=source, line=line)
+        height, width = check_rows(rows, source=source, line=line)
         walls, found = set(), dict[str, list[Position]]()
         for row, symbols in enumerate(rows):
             for column, symbol in enumerate(symbols):
@@ -234,16 +250,30 @@ class RushHourBoard:
         if red is None or not red.horizontal:
             problem = f"there is no horizontal red car {RED_SYMBOL!r}"
             raise LevelError(problem, source=source, line=line)
-        return cls(height, width, frozenset(walls), red, tuple(sorted(vehicles.values())))
+        return cls(
+            height=height,
+            width=width,
+            walls=frozenset(walls),
+            red=red,
+            others=tuple(sorted(vehicles.values())),
+        )
 
 
-def _along(vehicle: Vehicle, forward: bool) -> Direction:
+def step(board: RushHourBoard, action: int) -> tuple[RushHourBoard, float]:
+    """Return the board after an action, `2 x cell + forward`, and the reward."""
+    after = board.slide(divmod(action // 2, board.width), forward=action % 2 == 1)
+    return after, STEP_REWARD + after.potential - board.potential + SOLVED_REWARD * after.solved
+
+
+def direction_of(vehicle: Vehicle, forward: bool) -> Direction:
+    """Return the direction in which a vehicle slides."""
     if vehicle.horizontal:
         return Direction.RIGHT if forward else Direction.LEFT
     return Direction.DOWN if forward else Direction.UP
 
 
-def _follow(cells: np.ndarray, row: int, column: int) -> Vehicle:
+def _read_vehicle(cells: np.ndarray, row: int, column: int) -> Vehicle:
+    """Return the vehicle whose first cell this is."""
     horizontal = bool(cells[row, column] & Cell.HORIZONTAL)
     link, direction = (Cell.LINK_RIGHT, Direction.RIGHT) if horizontal else (Cell.LINK_DOWN, Direction.DOWN)
     length = 1
@@ -253,7 +283,11 @@ def _follow(cells: np.ndarray, row: int, column: int) -> Vehicle:
 
 
 def valid(cells: UInt8[np.ndarray, "n h w"]) -> Bool[np.ndarray, " n"]:
-    """Whether each array of `Cell` sums is a board: every cell of a kind, all links kept, one red car."""
+    """Return whether each array of `Cell` sums is a board.
+
+    Every cell is of a known kind, every link leads to a cell of the same vehicle, every vehicle has a link,
+    and one horizontal vehicle is red.
+    """
     known = np.zeros(256, bool)
     known[[int(kind) for kind in KINDS]] = True
     ok = known[cells].all(axis=(1, 2))
@@ -262,7 +296,7 @@ def valid(cells: UInt8[np.ndarray, "n h w"]) -> Bool[np.ndarray, " n"]:
         linked = (cells & link) != 0
         before = np.roll(linked, 1, axis)
         following = np.roll(cells, -1, axis)
-        # What an edge would link to across the border is no cell at all.
+        # `roll` wraps around: nothing lies across the border.
         edge, first = (slice(None),) * axis + (-1,), (slice(None),) * axis + (0,)
         before[first], following[edge] = False, 0
         of_kind = (cells & kind) != 0

@@ -1,7 +1,4 @@
-"""The rules of Rush Hour for JAX: one board per call, `vmap` for many.
-
-Cells are one long row: XLA vectorises its inner loop, and six cells are too few for that.
-"""
+"""The rules of Rush Hour in JAX: one board per call, `vmap` for many."""
 
 from typing import NamedTuple
 
@@ -9,39 +6,39 @@ import jax.numpy as jnp
 from jaxtyping import Array, Int, UInt8
 from numpy.typing import ArrayLike
 
+from looped_actor.puzzles.grid_jax import toggle_bits
 from looped_actor.puzzles.rush_hour.rules import Cell
-from looped_actor.puzzles.toggle import toggled
 
 
 class RushHourState(NamedTuple):
-    """A board, and what would be slow to read off it at every step."""
+    """A board, with facts that would be slow to derive from it at every step."""
 
     cells: UInt8[Array, "*b n"]
     """Sums of `Cell`, row by row."""
     red_end: Int[Array, "*b"]
-    """The last cell of the red car, counted row by row."""
+    """Index of the red car's last cell."""
     blockers: Int[Array, "*b"]
     """Occupied cells between the red car and the right border."""
     distance_to_exit: Int[Array, "*b"]
-    """Cells between the red car and the right border; none means solved."""
+    """Cells between the red car and the right border; the level is solved at 0."""
 
     @property
     def potential(self) -> Int[Array, "*b"]:
-        """What shaping rewards: minus blockers, minus the distance to the exit."""
+        """Minus the blockers, minus the distance to the exit; rewards include its change."""
         return -(self.blockers + self.distance_to_exit)
 
 
-def start(cells: UInt8[Array, "h w"]) -> RushHourState:
-    """The state of a board of `Cell` sums."""
+def initial_state(cells: UInt8[Array, "h w"]) -> RushHourState:
+    """Return the state of a board of `Cell` sums."""
     red_end = jnp.argmax((cells & (Cell.RED | Cell.LINK_RIGHT)) == Cell.RED).astype(jnp.int32)
-    return _seen(cells.reshape(-1), red_end, cells.shape[1])
+    return _make_state(cells.reshape(-1), red_end, cells.shape[1])
 
 
 def slide(state: RushHourState, action: ArrayLike, shape: tuple[int, int]) -> RushHourState:
-    """Slide the vehicle on a cell by one; where that is impossible, stay.
+    """Slide the vehicle on a cell by one; if that is impossible, return the same state.
 
     Action `2 x cell` slides left or up, `2 x cell + 1` right or down, cells counted row by row. `shape` is
-    the board's rows and columns.
+    the board's height and width.
     """
     height, width = shape
     cells = state.cells
@@ -73,22 +70,26 @@ def slide(state: RushHourState, action: ArrayLike, shape: tuple[int, int]) -> Ru
     left = jnp.where(forward, first, last)
     turned = jnp.where(forward, last, last - 1)
 
-    def at(offset: Array) -> Array:
+    def index(offset: Array) -> Array:
         return origin + offset * stride
 
     link = jnp.where(moves, link, jnp.uint8(0))
     whole = jnp.where(moves, content, jnp.uint8(0))
     linked_kind, last_kind = whole | link, whole & ~link
-    gone, come = jnp.where(forward, linked_kind, last_kind), jnp.where(forward, last_kind, linked_kind)
-    cells = toggled(cells, (at(left), gone), (at(turned), link), (at(entered), come))
+    removed, added = jnp.where(forward, linked_kind, last_kind), jnp.where(forward, last_kind, linked_kind)
+    cells = toggle_bits(cells, (index(left), removed), (index(turned), link), (index(entered), added))
 
     step = jnp.where(moves & ((content & Cell.RED) != 0), jnp.where(forward, 1, -1), 0)
-    return _seen(cells, state.red_end + step, width)
+    return _make_state(cells, state.red_end + step, width)
 
 
-def _seen(cells: UInt8[Array, " n"], red_end: Int[Array, ""], width: int) -> RushHourState:
-    """The state with what can be read off the board."""
+def _make_state(cells: UInt8[Array, " n"], red_end: Int[Array, ""], width: int) -> RushHourState:
     distance = width - 1 - red_end % width
     index = jnp.arange(cells.size, dtype=jnp.int32)
     ahead = (index > red_end) & (index <= red_end + distance)
-    return RushHourState(cells, red_end, jnp.sum(ahead & (cells != 0), dtype=jnp.int32), distance)
+    return RushHourState(
+        cells=cells,
+        red_end=red_end,
+        blockers=jnp.sum(ahead & (cells != 0), dtype=jnp.int32),
+        distance_to_exit=distance,
+    )

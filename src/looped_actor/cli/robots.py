@@ -1,4 +1,4 @@
-"""`looped-actor ogbench`: data for offline learning, and films of what was learned from it."""
+"""`looped-actor robots`: data for offline learning, and films of robot policies."""
 
 import pathlib
 from typing import Annotated, Literal
@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 import tyro
 
 from looped_actor.cli.shared import CheckpointOptions, Folder, progress_bar
-from looped_actor.names import DataKind, WorldName
+from looped_actor.names import DataKind, RobotName
 from looped_actor.utils.errors import UserError
 
-World = Annotated[WorldName, tyro.conf.Positional]
+Environment = Annotated[RobotName, tyro.conf.Positional]
 
 app = tyro.extras.SubcommandApp()
 
 
 @app.command(name="collect")
 def collect(
-    world: World,
+    environment: Environment,
     /,
     *,
     transitions: float = 1_000_000,
@@ -26,30 +26,32 @@ def collect(
     workers: int | None = None,
     kind: DataKind = "play",
 ) -> None:
-    """Make a dataset with OGBench's scripted oracles: no download needed.
+    """Collect a dataset with OGBench's scripted oracles, without a download.
 
-    Writes WORLD-KIND-v0.npz and, a tenth of its size, WORLD-KIND-v0-val.npz, in OGBench's own format. The
-    same seed gives the same bytes with any number of workers. If interrupted, run it again to continue.
+    Writes ENVIRONMENT-KIND-v0.npz and, a tenth of its size, ENVIRONMENT-KIND-v0-val.npz, in OGBench's own
+    format. The same seed gives the same bytes with any number of workers. If interrupted, the same command
+    continues.
 
-    Example: looped-actor ogbench collect cube-double --transitions 1e5
+    Example: looped-actor robots collect cube-double --transitions 1e5
 
-    Example: looped-actor ogbench collect puzzle-3x3 --kind noisy
+    Example: looped-actor robots collect puzzle-3x3 --kind noisy
 
     Args:
-      world: The environment.
-      transitions: To learn from; a tenth more is held out. OGBench's own have 1 to 3 million.
-      episode: Transitions of an episode, after which the world is reset. OGBench's own have 1000.
+      environment: OGBench's name.
+      transitions: Training transitions; a tenth more is for validation. OGBench's own datasets have 1 to 3
+        million.
+      episode: Transitions of an episode. OGBench's own datasets have 1000.
       out: Folder for the files.
-      seed: Of everything random.
-      workers: Processes. Default: one per core.
-      kind: play, as in the paper, or noisy: with random actions and the way back from them.
+      seed: Seed of everything random.
+      workers: Number of processes. Default: one per core.
+      kind: play, as in the paper, or noisy, with random actions.
     """
     from looped_actor.offline.dataset import open_dataset
     from looped_actor.robots.collection import CollectionJob, collect
     from looped_actor.utils.processes import default_workers
 
-    job = CollectionJob(world, int(transitions), seed, episode, kind)
-    with progress_bar(f"{world} transitions") as progress:
+    job = CollectionJob(environment, int(transitions), seed, episode, kind)
+    with progress_bar(f"{environment} transitions") as progress:
         paths = collect(job, out, workers=workers or default_workers(), progress=progress)
     for path in paths:
         made = open_dataset(path, mapped=True)
@@ -57,19 +59,21 @@ def collect(
 
 
 @app.command(name="download")
-def download(world: World, /, *, out: pathlib.Path = pathlib.Path("data"), kind: DataKind = "play") -> None:
-    """Fetch OGBench's own dataset, by OGBench's own loader.
+def download(
+    environment: Environment, /, *, out: pathlib.Path = pathlib.Path("data"), kind: DataKind = "play"
+) -> None:
+    """Download OGBench's own dataset, by OGBench's own loader.
 
-    Example: looped-actor ogbench download scene --out data
+    Example: looped-actor robots download scene --out data
 
     Args:
-      world: The environment.
+      environment: OGBench's name.
       out: Folder for the files.
       kind: play, as in the paper, or noisy.
     """
     from looped_actor.robots.collection import download
 
-    for path in download(world, out, kind):
+    for path in download(environment, out, kind):
         print(path)
 
 
@@ -87,21 +91,21 @@ def film(
     steps: int | None = None,
     deviation: float = 0.0,
 ) -> None:
-    """Film an episode as a GIF, with the loops of every decision drawn below.
+    """Write an episode as a GIF, with the loops of every decision drawn below.
 
     Needs software or hardware rendering; on a machine without a screen, EGL (MUJOCO_GL=egl).
 
-    Example: looped-actor ogbench film runs/cubes --task 2 --out film.gif
+    Example: looped-actor robots film runs/cubes --task 2 --out film.gif
 
     Args:
-      policy: Folder of a run or of its policy, or a name that `looped-actor policies` lists.
-      task: Which of the world's five tasks.
-      episode: Its number: it begins as the episode of this number does in `looped-actor eval`.
-      out: The file. Default: film-WORLD-taskT-episodeN.gif.
-      size: Pixels of the picture's sides.
-      every: Steps from one frame to the next.
-      steps: Steps after which to end. Default: the world's own limit.
-      deviation: Add this much noise to the mean action, as `looped-actor eval --deviation` does.
+      policy: Folder of a run or of its policy, or a name that `looped-actor pretrained` lists.
+      task: Number of the task.
+      episode: Number of the episode; it starts like the episode of this number in `looped-actor eval`.
+      out: File. Default: film-ENVIRONMENT-taskT-episodeN.gif.
+      size: Width and height of the picture in pixels.
+      every: Steps between two frames.
+      steps: Maximum number of steps. Default: the environment's own limit.
+      deviation: Standard deviation of noise that is added to the mean action.
     """
     for option, value in (("size", size), ("every", every), ("steps", steps), ("episode", episode + 1)):
         if value is not None and value < 1:
@@ -124,7 +128,7 @@ def film(
             deviation=deviation,
             progress=progress,
         )
-    path = out or pathlib.Path(f"film-{loaded.config.task}-task{task}-episode{episode}.gif")
-    write_gif(made, loaded.run.net.max_loops, path, every, milliseconds=50 * every)
+    path = out or pathlib.Path(f"film-{loaded.spec.task}-task{task}-episode{episode}.gif")
+    write_gif(made, loaded.spec.max_loops, path, every, milliseconds=50 * every)
     ending = "solved" if made.success else "not solved"
     print(f"{path}: {made.title}, {ending} after {len(made.loops)} steps")

@@ -1,4 +1,4 @@
-"""What every record in results/ says of itself."""
+"""Records of benchmarks and studies: results with the command, commit and date that produced them."""
 
 import json
 import pathlib
@@ -6,20 +6,19 @@ import platform
 import subprocess
 import sys
 from datetime import date
+from typing import Any
 
 
-def write_record(path: str | None, facts: dict) -> None:
-    """Print the facts with command, commit, date and machine, and write them if a path is given."""
+def write_record(path: str | pathlib.Path | None, results: dict[str, Any]) -> None:
+    """Print results with their command, commit, date and machine; write them as JSON if a path is given."""
     commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True)
-    command = " ".join(
-        ["python", *(pathlib.Path(a).name if "/" in a and i else a for i, a in enumerate(sys.argv))]
-    )
+    words = [pathlib.Path(word).name if "/" in word and i else word for i, word in enumerate(sys.argv)]
     record = {
-        "command": command,
+        "command": " ".join(["python", *words]),
         "commit": commit.stdout.strip(),
         "date": date.today().isoformat(),
         "machine": f"{platform.machine()}, Python {platform.python_version()}",
-        **facts,
+        **results,
     }
     text = json.dumps(record, indent=2)
     print(text)

@@ -3,13 +3,16 @@
 import numpy as np
 import pytest
 
+from looped_actor.envs.teacher import Teacher
 from looped_actor.puzzles.banks import starter_bank
 from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
-from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.boxoban.teacher import BoxobanTeacher
+from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.grid import Direction
 from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard
-from looped_actor.puzzles.teachers import BoxobanTeacher, RushHourTeacher, cells_of, planes_of
+from looped_actor.puzzles.rush_hour.teacher import RushHourTeacher
+from looped_actor.puzzles.teachers import cells_of, planes_of
 
 BOXOBAN = BoxobanRecipe(height=5, width=6, boxes=2, min_pulls=2, max_pulls=20, floor=0.9)
 RUSH_HOUR = RushHourRecipe(height=4, width=5, min_moves=1, max_moves=9, min_vehicles=3, max_vehicles=5)
@@ -53,7 +56,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("game", CASES)
-def test_advice_is_that_of_an_exhaustive_search(game):
+def test_labels_are_those_of_an_exhaustive_search(game):
     recipe, teacher, steps, planes = CASES[game]
     bank = generate(recipe, {"few": 2}, workers=1)["few"]
     chance, known, boards = np.random.default_rng(0), {}, []
@@ -67,9 +70,10 @@ def test_advice_is_that_of_an_exhaustive_search(game):
             board = bank.board(level) if board.solved else board
     observation = planes_of(np.stack([board.to_cells() for board in boards]), planes)
     assert (cells_of(observation) == np.stack([board.to_cells() for board in boards])).all()
-    advice = teacher.advise(observation)
+    assert isinstance(teacher, Teacher)
+    labels = teacher.label(observation)
     lost = 0
-    for board, optimal, remaining in zip(boards, *advice, strict=True):
+    for board, optimal, remaining in zip(boards, *labels, strict=True):
         assert remaining == known[board]
         lost += remaining < 0
         expected = {
@@ -87,7 +91,7 @@ def test_a_demonstration_solves_in_as_few_steps(game):
     bank = starter_bank(game)
     cells = bank.cells(slice(0, 6))
     observation = planes_of(cells, planes)
-    remaining = teacher.advise(observation).remaining
+    remaining = teacher.label(observation).remaining
     longest = int(remaining.max()) + 2
     for board, actions, count in zip(
         [bank.board(i) for i in range(6)], teacher.demonstrate(observation, longest), remaining, strict=True
@@ -104,14 +108,14 @@ def test_a_demonstration_solves_in_as_few_steps(game):
 
 def test_a_search_that_gives_up_knows_nothing():
     bank = starter_bank("boxoban")
-    advice = BoxobanTeacher(node_limit=2).advise(planes_of(bank.cells(slice(0, 3)), 4))
-    assert (advice.remaining == -1).all()
-    assert not advice.optimal.any()
+    labels = BoxobanTeacher(node_limit=2).label(planes_of(bank.cells(slice(0, 3)), 4))
+    assert (labels.remaining == -1).all()
+    assert not labels.optimal.any()
     cells = starter_bank("rush-hour").cells(slice(0, 3))
-    assert (RushHourTeacher(node_limit=2).advise(planes_of(cells, 7)).remaining == -1).all()
+    assert (RushHourTeacher(node_limit=2).label(planes_of(cells, 7)).remaining == -1).all()
 
 
 def test_what_is_too_large_to_teach_is_refused():
     board = RushHourBoard.parse("\n".join(["AA......."] + ["........."] * 8))
     with pytest.raises(ValueError, match="boards of up to 64 cells and 16 vehicles can be taught, not 9x9"):
-        RushHourTeacher().advise(planes_of(board.to_cells()[None], 7))
+        RushHourTeacher().label(planes_of(board.to_cells()[None], 7))

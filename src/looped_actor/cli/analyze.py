@@ -1,4 +1,4 @@
-"""`looped-actor analyse`, `compare` and `replay`: tables, figures and sentences about trained policies."""
+"""`looped-actor analyze`, `compare` and `replay`: tables, figures and sentences about trained policies."""
 
 import pathlib
 
