@@ -1,10 +1,16 @@
-"""How much of halting becomes time: the gradient of the looped actor under each execution.
+"""Time of a gradient of the looped actor under each execution, relative to the frozen scan.
 
-The weights are random and the depths are drawn, so the question is about the engine alone. All
-contestants take turns in one run and the minimum of each counts, because machines are noisy.
+python benchmarks/gradient.py --out results/gradient.json
+
+Width 128, boards of 10x10, random weights, and depths like those of the paper's policies on Boxoban (mean 9.8
+of 16) and Rush Hour (15.1), and of an easy task (4). The frozen scan computes all 16 loops for every example.
+`Packed` is also compared with a frozen scan in microbatches, which uses the cache alike, and with Iso-FLOPs,
+a stack of 16 cores.
 """
 
-import time
+import argparse
+import pathlib
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -15,163 +21,127 @@ import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array
 
-from looped_actor.loop import Execution, FrozenScan, LoopResult, Packed
-from looped_actor.models import (
-    ActorCritic,
-    CoreConfig,
-    LoopedTrunk,
-    PlanesTokenizer,
-    ReadoutLogits,
-    Stack,
-    ValueHead,
-)
+from looped_actor.loop import Execution, FrozenScan, LoopResult, Packed, PolicyKL
+from looped_actor.models import CoreConfig
+from looped_actor.models.arms import Looped, Stacked
 from looped_actor.models.cost import surrogate_gradient
-from looped_actor.planning.depths import DISTRIBUTIONS, MAX_LOOPS, AskedActorCritic
+from looped_actor.models.tasks import PUZZLE_TASKS
+from looped_actor.planning.depths import DISTRIBUTIONS, MAX_LOOPS, never_converging
 from looped_actor.planning.timing import take_turns
-from looped_actor.utils.checks import at_least_one
-from looped_actor.utils.errors import UserError
+from looped_actor.reproduction.record import write_record
+
+QUICK_SECONDS = 50
 
 
-@dataclass(frozen=True)
-class LoopBench:
-    """What to time. Ratios are of one gradient of a minibatch."""
-
-    batch: int = 128
-    """Examples of the minibatch."""
-    chunk: int | None = None
-    """Examples that Packed loops together; by default, its own choice."""
-    rounds: int = 4
-    """Turns each contestant takes; the fastest counts."""
-    seconds: float = float("inf")
-    """No further round is begun that would not end within this time."""
-    width: int = 128
-    """Width of the core."""
-    board: int = 10
-    """Rows and columns of the board."""
-    expectation_error: float = 0.0
-    """Standard deviation, in loops, of the error in the depth that Packed is told to expect."""
-    cache_control: bool = True
-    """Also time the frozen scan in chunks, to tell what halting saves from what the cache does."""
-
-    def __post_init__(self) -> None:
-        at_least_one(self, "batch", "rounds", "width", "board")
-        if self.cache_control and self.batch % self.packed_chunk:
-            raise UserError(f"batch {self.batch} is not a multiple of chunk {self.packed_chunk}")
-
-    @property
-    def packed_chunk(self) -> int:
-        """Examples that Packed loops together."""
-        return Packed(self.chunk).chunk_for((1 + self.board**2) * self.width)
-
-
-class LoopTiming(NamedTuple):
-    """One depth distribution."""
+class GradientTiming(NamedTuple):
+    """Times of one distribution of depths."""
 
     mean_loops: float
-    """Loops asked for, per example."""
+    """Loops needed, per example."""
     packed_over_frozen: float
-    """Time of `Packed` over that of the frozen scan."""
+    """Time of `Packed`, relative to the frozen scan."""
     iso_flops_over_frozen: float
-    """Time of the stack of 16 over that of the frozen scan."""
-    packed_over_frozen_in_chunks: float | None
-    """Time of `Packed` over a frozen scan in chunks of the same size; None if not measured."""
-    executed_over_asked: float
-    """Loops that `Packed` computed for each loop asked for."""
-
-
-def _model(bench: LoopBench, trunk: Callable[[CoreConfig, nnx.Rngs], Any]) -> ActorCritic:
-    rngs, width = nnx.Rngs(0), bench.width
-    return ActorCritic(
-        PlanesTokenizer(4, width, rngs=rngs),
-        trunk(CoreConfig(width=width), rngs),
-        ReadoutLogits(width, 4, rngs=rngs),
-        ValueHead(width, rngs=rngs),
-    )
+    """Time of the stack of 16 cores, relative to the frozen scan."""
+    packed_over_frozen_in_microbatches: float | None
+    """Time of `Packed`, relative to a frozen scan in microbatches of the same size; None if not measured."""
+    executed_over_needed: float
+    """Loops that `Packed` computed for each loop needed."""
 
 
 @dataclass(frozen=True)
-class _FrozenInChunks(Execution):
-    """The frozen scan, a chunk at a time: it uses the cache as `Packed` does, and does not exit early."""
+class FrozenMicrobatches(Execution):
+    """The frozen scan, one microbatch at a time: it uses the cache as `Packed` does, and does not exit early."""
 
-    chunk: int
+    microbatch: int
 
     def run(self, problem: Any, z0: Array, x: Any, expected_loops: Any, record: bool) -> LoopResult:
-        def cut(leaf: Array) -> Array:
-            return leaf.reshape(-1, self.chunk, *leaf.shape[1:])
+        def split(leaf: Array) -> Array:
+            return leaf.reshape(-1, self.microbatch, *leaf.shape[1:])
 
-        results = jax.lax.map(lambda part: FrozenScan().run(problem, *part), jax.tree.map(cut, (z0, x)))
+        results = jax.lax.map(lambda part: FrozenScan().run(problem, *part), jax.tree.map(split, (z0, x)))
         joined = (leaf.reshape(-1, *leaf.shape[2:]) for leaf in results[:4])
         executed = results.executed.sum()
         return LoopResult(*joined, executed=executed, executed_back=executed)
 
 
-class _Gradient(NamedTuple):
-    """A gradient, not yet compiled, and the parameters to take it at."""
-
-    function: Any
-    parameters: tuple[nnx.State, nnx.State]
-
-    def compile(self, *data: Array) -> Callable:
-        return partial(self.function.lower(*self.parameters, *data).compile(), *self.parameters)
-
-
-def _gradient(model: Any, execution: Execution) -> _Gradient:
-    _, trained, fixed = nnx.split(model, nnx.Param, ...)
-    return _Gradient(jax.jit(surrogate_gradient(model, execution)), (trained, fixed))
-
-
-def bench_loop(
-    bench: LoopBench, progress: Callable[[float, str], None] = lambda fraction, what: None
-) -> dict[str, LoopTiming]:
-    """Time the gradient of a minibatch under each execution and depth distribution.
+def time_gradients(
+    batch: int, microbatch: int | None, rounds: int, error: float, quick: bool
+) -> dict[str, GradientTiming]:
+    """Return the times of a gradient for each distribution of depths.
 
     Args:
-      bench: the sizes.
-      progress: called with the fraction done and what comes next.
+      batch: examples of the minibatch.
+      microbatch: examples that `Packed` loops together. Default: what suits this machine.
+      rounds: turns of each contestant; the fastest counts.
+      error: standard deviation, in loops, of the error in the depths that `Packed` expects.
+      quick: end within a minute, without the frozen scan in microbatches.
     """
-    begin = time.perf_counter()
-    key = jax.random.key(0)
-    shape = (bench.batch, bench.board, bench.board, 4)
-    observation = jax.random.bernoulli(key, 0.3, shape).astype(jnp.float32)
-    depths = {name: jnp.asarray(d.draw(bench.batch)) for name, d in DISTRIBUTIONS.items()}
-    expected = {
-        name: depth + bench.expectation_error * jax.random.normal(key, depth.shape)
-        for name, depth in depths.items()
+    key, task, core = jax.random.key(0), PUZZLE_TASKS["boxoban"], CoreConfig(width=128)
+    rule = never_converging(PolicyKL(max_loops=MAX_LOOPS))
+    looped, stack = Looped(core).build(task, nnx.Rngs(0)), Stacked(core, MAX_LOOPS).build(task, nnx.Rngs(0))
+    observation = jax.random.bernoulli(key, 0.3, task.observation(batch).shape).astype(jnp.float32)
+    microbatch = Packed(microbatch).microbatch_for(101 * core.width)
+    if not quick and batch % microbatch:
+        raise SystemExit(f"batch {batch} is not a multiple of microbatch {microbatch}")
+    depths = {name: jnp.asarray(some.draw(batch)) for name, some in DISTRIBUTIONS.items()}
+    expected = {name: some + error * jax.random.normal(key, some.shape) for name, some in depths.items()}
+
+    def compile_gradient(model: Any, execution: Execution, *arguments: Array) -> Callable:
+        print(f"compiling {execution}", file=sys.stderr)
+        _, trained, fixed = nnx.split(model, nnx.Param, ...)
+        halting = rule if model is looped else None
+        gradient = jax.jit(surrogate_gradient(model, execution, halting))
+        return partial(gradient.lower(trained, fixed, observation, *arguments).compile(), trained, fixed)
+
+    some = expected["boxoban"], depths["boxoban"]  # the frozen scan takes equally long for all depths
+    frozen = compile_gradient(looped, FrozenScan(), *some)
+    contestants = {
+        "frozen": partial(frozen, observation, *some),
+        "iso-flops": partial(compile_gradient(stack, Packed(microbatch)), observation),
     }
-    looped = AskedActorCritic(_model(bench, lambda core, rngs: LoopedTrunk(core, rngs=rngs)))
-    stack = _model(bench, lambda core, rngs: Stack(core, MAX_LOOPS, rngs=rngs))
-    asking = {
-        name: jnp.concatenate([observation, jnp.full((*shape[:3], 1), depth[:, None, None, None])], axis=-1)
-        for name, depth in depths.items()
-    }
-    # The frozen scan costs the same whatever the depths.
-    some = (asking["boxoban"], expected["boxoban"])
-    to_compile = {
-        "packed": (_gradient(looped, Packed(bench.packed_chunk)), some),
-        "frozen": (_gradient(looped, FrozenScan()), some),
-        "iso-flops": (_gradient(stack, Packed(bench.packed_chunk)), (observation,)),
-    }
-    if bench.cache_control:
-        frozen_in_chunks = _gradient(looped, _FrozenInChunks(bench.packed_chunk))
-        to_compile["frozen in chunks"] = (frozen_in_chunks, some)
-    compiled = {}
-    for name, (gradient, data) in to_compile.items():
-        progress(0.0, f"compiling {name}")
-        compiled[name] = gradient.compile(*data)
-    packed = compiled.pop("packed")
-    contestants = {name: partial(run, *to_compile[name][1]) for name, run in compiled.items()}
-    contestants |= {name: partial(packed, asking[name], expected[name]) for name in depths}
-    seconds = bench.seconds - (time.perf_counter() - begin)
-    times, results = take_turns(contestants, bench.rounds, seconds, progress)
-    return {
-        name: LoopTiming(
-            mean_loops=float(depth.mean()),
-            packed_over_frozen=times[name] / times["frozen"],
-            iso_flops_over_frozen=times["iso-flops"] / times["frozen"],
-            packed_over_frozen_in_chunks=(
-                times[name] / times["frozen in chunks"] if bench.cache_control else None
+    if not quick:
+        in_microbatches = compile_gradient(looped, FrozenMicrobatches(microbatch), *some)
+        contestants["frozen in microbatches"] = partial(in_microbatches, observation, *some)
+    packed = compile_gradient(looped, Packed(microbatch), *some)
+    contestants |= {name: partial(packed, observation, expected[name], depths[name]) for name in depths}
+    seconds, results = take_turns(contestants, rounds, QUICK_SECONDS if quick else float("inf"), report)
+    timings = {}
+    for name, drawn in depths.items():
+        loops = results[name].metrics
+        timings[name] = GradientTiming(
+            mean_loops=float(drawn.mean()),
+            packed_over_frozen=seconds[name] / seconds["frozen"],
+            iso_flops_over_frozen=seconds["iso-flops"] / seconds["frozen"],
+            packed_over_frozen_in_microbatches=(
+                None if quick else seconds[name] / seconds["frozen in microbatches"]
             ),
-            executed_over_asked=float(results[name].terms.executed / results[name].terms.asked),
+            executed_over_needed=float(loops.executed / loops.needed),
         )
-        for name, depth in depths.items()
-    }
+    return timings
+
+
+def report(fraction: float, step: str) -> None:
+    """Print progress."""
+    print(f"{fraction:4.0%} {step}", file=sys.stderr)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--batch", type=int, default=128)
+    parser.add_argument("--microbatch", type=int, help="default: what suits this machine")
+    parser.add_argument("--rounds", type=int, default=4)
+    parser.add_argument("--expectation-error", type=float, default=0.0, help="standard deviation, in loops")
+    parser.add_argument("--quick", action="store_true", help="within a minute: a check that it works")
+    options = parser.parse_args()
+    timings = time_gradients(
+        options.batch, options.microbatch, options.rounds, options.expectation_error, options.quick
+    )
+    write_record(
+        options.out,
+        {"batch": options.batch, "timings": {name: timing._asdict() for name, timing in timings.items()}},
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -92,9 +92,10 @@ for kind in (OneStep, TwoSteps, TimeOut, SignalledAction):
 
 def build(rngs):
     width = 16
+    core = CoreConfig(width=width, heads=2, layers=1, hidden=48)
     return Actor(
         PlanesTokenizer(2, width, rngs=rngs),
-        LoopedTrunk(CoreConfig(width=width, heads=2, layers=1, hidden=48), PolicyKL(max_loops=4), rngs=rngs),
+        LoopedTrunk(core, PolicyKL(max_loops=4), convolution=True, rngs=rngs),
         ReadoutLogits(width, 2, rngs=rngs),
         ValueHead(width, rngs=rngs),
     )

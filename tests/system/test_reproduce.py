@@ -1,4 +1,4 @@
-"""The paper's figures by their names: a grid of runs that is killed, Ray, plans and reports."""
+"""The paper's figures by name: a grid of runs that is killed, Ray, plans and reports."""
 
 import json
 import os
@@ -13,15 +13,28 @@ import pytest
 from test_commands import COMMAND, UNOPTIMISED, command
 
 from helpers import thorough
-from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.rush_hour.generator import RushHourRecipe
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study, is_finished
 from looped_actor.utils.processes import RayTasks, fan_out
-from tiny import CHANGES
 
-LONGER = CHANGES | {"total_steps": 16 * 128, "evaluate_every": 8}
-SETTINGS = [f"{name}={json.dumps(value)}" for name, value in LONGER.items()]
+CHANGES = {
+    "arm.core.width": 8,
+    "arm.core.heads": 1,
+    "arm.core.hidden": 8,
+    "arm.halting.max_loops": 4,
+    "algorithm.num_envs": 16,
+    "algorithm.rollout_steps": 8,
+    "algorithm.minibatch": 32,
+    "levels.train_count": 60,
+    "levels.held_out_count": 20,
+    "levels.evaluate_count": 10,
+    "evaluate_every": 8,
+    "checkpoint_every": 2,
+    "total_steps": 16 * 128,
+}
+SETTINGS = [f"{name}={json.dumps(value)}" for name, value in CHANGES.items()]
 FIGURE = ["loops-against-pushes", "--seeds", "2"]
 KEYS = [RunKey("boxoban", "ppo", "looped", seed) for seed in (0, 1)]
 
@@ -34,7 +47,7 @@ def start(folder):
 
 
 def workers_of(process):
-    """The processes of a pool, by their parent."""
+    """Return the processes of a pool, by their parent."""
     found = []
     for task in pathlib.Path(f"/proc/{process.pid}/task").iterdir():
         for child in (task / "children").read_text().split():
@@ -60,8 +73,8 @@ def wait_for(condition, process=None):
 
 
 @pytest.fixture(scope="module")
-def left_alone(tmp_path_factory):
-    """A grid that nobody disturbed."""
+def undisturbed(tmp_path_factory):
+    """Return the folder of a grid that ran without interruption."""
     folder = tmp_path_factory.mktemp("grid")
     output, error = (process := start(folder)).communicate(timeout=400)
     assert process.returncode == 0, error
@@ -79,8 +92,8 @@ def same_files(first, second):
 
 
 @thorough
-def test_a_grid_that_was_killed_ends_as_one_that_was_not(left_alone, tmp_path):
-    """First a worker, by SIGKILL, which is begun again; then the parent, with which its workers end."""
+def test_a_killed_grid_ends_as_an_undisturbed_one(undisturbed, tmp_path):
+    """First a worker is killed, which is restarted; then the parent, with which its workers end."""
     study = Study(tmp_path)
     process = start(tmp_path)
     wait_for(lambda: min(rows_of(study, key) for key in KEYS) >= 3, process)
@@ -93,44 +106,43 @@ def test_a_grid_that_was_killed_ends_as_one_that_was_not(left_alone, tmp_path):
     assert not (tmp_path / "report.md").exists()
     _, error = (again := start(tmp_path)).communicate(timeout=400)
     assert again.returncode == 0, error
-    assert same_files(left_alone, tmp_path) == []
+    assert same_files(undisturbed, tmp_path) == []
 
 
 @thorough
-def test_what_is_finished_is_not_run_again(left_alone):
-    """Nor is what was made of it made again."""
-    before = {path: path.stat().st_mtime_ns for path in left_alone.rglob("*.safetensors")}
-    table = left_alone / "artifacts/loops-against-pushes-ppo/difficulty.csv"
+def test_finished_runs_and_their_tables_are_not_made_again(undisturbed):
+    before = {path: path.stat().st_mtime_ns for path in undisturbed.rglob("*.safetensors")}
+    table = undisturbed / "artifacts/loops-against-pushes-ppo/difficulty.csv"
     before[table] = table.stat().st_mtime_ns
-    output, error = (once_more := start(left_alone)).communicate(timeout=200)
+    output, error = (once_more := start(undisturbed)).communicate(timeout=200)
     assert once_more.returncode == 0, error
     assert "2 runs, 2 of them there already" in output
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
 @thorough
-def test_over_ray_with_a_worker_killed(left_alone, tmp_path, monkeypatch):
-    """Two workers of a real Ray; one is killed in mid-run, and its run goes on in another."""
+def test_over_ray_with_a_worker_killed(undisturbed, tmp_path, monkeypatch):
+    """Of two workers of a real Ray one is killed during its run, which continues in another one."""
     for name, value in UNOPTIMISED.items():
         monkeypatch.setenv(name, value)
-    study = Study(tmp_path, changes=tuple(LONGER.items()))
+    study = Study(tmp_path, changes=tuple(CHANGES.items()))
     killed = []
 
     def kill_once(statuses):
         folder = study.folder_of(KEYS[0])
         if not killed and 3 <= rows_of(study, KEYS[0]) < 21:
-            held = [
+            holders = [
                 int(p.name) for p in pathlib.Path("/proc").glob("[0-9]*") if _holds(p, folder / "train.lock")
             ]
-            killed.extend(held)
-            os.kill(held[0], signal.SIGKILL)
+            killed.extend(holders)
+            os.kill(holders[0], signal.SIGKILL)
 
     with RayTasks("local", workers=2) as pool:
         fan_out([study.job(key) for key in KEYS], pool, kill_once, seconds=0.1)
     assert killed
     for key in KEYS:
         for name in ("metrics.csv", "policy/policy.safetensors"):
-            mine, theirs = (folder / "runs" / key.name / name for folder in (tmp_path, left_alone))
+            mine, theirs = (folder / "runs" / key.name / name for folder in (tmp_path, undisturbed))
             assert mine.read_bytes() == theirs.read_bytes(), (key, name)
 
 
@@ -149,8 +161,8 @@ def _holds(process, path):
         return False
 
 
-def test_tables_and_figures_come_back_by_one_command(left_alone, tmp_path):
-    shutil.copytree(left_alone / "artifacts", tmp_path / "artifacts")
+def test_one_command_makes_tables_and_figures_again(undisturbed, tmp_path):
+    shutil.copytree(undisturbed / "artifacts", tmp_path / "artifacts")
     for path in [*tmp_path.rglob("*.png"), *tmp_path.rglob("*.svg")]:
         path.unlink()
     (tmp_path / "notes.md").write_text(
@@ -165,7 +177,7 @@ def test_tables_and_figures_come_back_by_one_command(left_alone, tmp_path):
         markdown.replace(
             "## In short\n\n- It *works*.\n- `So` it does.\n\n| a | b |\n|---|---|\n| 1 | 2 |\n\n", ""
         )
-        == (left_alone / "report.md").read_text()
+        == (undisturbed / "report.md").read_text()
     )
     assert "<li>It <em>works</em>.</li>" in page
     assert page.count("data:image/png;base64,") == 1
@@ -174,11 +186,11 @@ def test_tables_and_figures_come_back_by_one_command(left_alone, tmp_path):
     assert [name for name in ARTIFACTS if name not in missing] == ["loops-against-pushes"]
 
 
-def test_other_settings_in_the_same_folder_are_refused(left_alone):
-    command = [*COMMAND, "reproduce", "run", *FIGURE, "--out", str(left_alone), "--set", *SETTINGS, "seed=3"]
-    done = subprocess.run([*command[:-1], "core.layers=2"], capture_output=True, text=True)
+def test_other_settings_in_the_same_folder_are_refused(undisturbed):
+    command = [*COMMAND, "reproduce", "run", *FIGURE, "--out", str(undisturbed), "--set", *SETTINGS, "seed=3"]
+    done = subprocess.run([*command[:-1], "arm.core.layers=2"], capture_output=True, text=True)
     assert done.returncode == 2
-    assert "was begun with core.layers = 1, and 2 is asked for now" in " ".join(done.stderr.split())
+    assert "was begun with arm.core.layers = 1, and 2 is asked for now" in " ".join(done.stderr.split())
 
 
 @pytest.mark.parametrize(
@@ -191,7 +203,7 @@ def test_other_settings_in_the_same_folder_are_refused(left_alone):
         (["plan", "adaptive-against-fixed", "--arms", "fixed-4"], "looped must be among its arms"),
         (["plan", "boxoban-curves", "--seeds", "0"], "seeds is 0"),
         (["plan", "boxoban-curves", "--budget", "0"], "budget is 0"),
-        (["plan", "boxoban-curves", "--set", "ppo.lr=1"], "no run has this field"),
+        (["plan", "boxoban-curves", "--set", "algorithm.lr=1"], "no run has this field"),
         (["plan", "boxoban-curves", "--accelerator", "abacus"], "there is no figure for 'abacus'"),
         (["plan", "boxoban-curves", "--seeds", "1", "--seeds", "2"], "--seeds is given twice"),
         (["report", "--out", "nowhere"], "nothing was made here yet"),
@@ -206,11 +218,11 @@ def test_mistakes_end_in_one_line(words, message, monkeypatch, capsys, tmp_path)
     assert message in " ".join(capsys.readouterr().err.split())
 
 
-def test_a_plan_knows_what_is_there(left_alone, monkeypatch, capsys):
-    words = ["plan", *FIGURE[:1], "--seeds", "3", "--json", "--out", str(left_alone), "--set", *SETTINGS]
+def test_a_plan_counts_finished_runs(undisturbed, monkeypatch, capsys):
+    words = ["plan", *FIGURE[:1], "--seeds", "3", "--json", "--out", str(undisturbed), "--set", *SETTINGS]
     command(monkeypatch, "reproduce", *words)
     (row,) = json.loads(capsys.readouterr().out)["loops-against-pushes"]
     assert (row["runs"], row["finished"], row["begun"], row["steps"]) == (3, 2, 0, 16 * 128)
     assert row["expected_flops"] == pytest.approx(9.8 / 16 * row["flops"], rel=0.01)
     assert row["hours_here"] > 0
-    assert all(is_finished(Study(left_alone).folder_of(key)) for key in KEYS)
+    assert all(is_finished(Study(undisturbed).folder_of(key)) for key in KEYS)

@@ -14,6 +14,7 @@ from looped_actor.loop import empty_carry
 from looped_actor.models.tasks import ROBOT_TASKS
 from looped_actor.offline import from_ogbench, open_dataset
 from looped_actor.policy.policy import save_policy
+from looped_actor.reproduction.grid import RunKey, Study, link_shared_data
 from looped_actor.robots import collection
 from looped_actor.robots.collection import CollectionJob, collect, validation_path
 from looped_actor.robots.critics import critic_results
@@ -112,21 +113,19 @@ def test_ogbench_loads_collected_data(env_name, data):
 
 def test_runs_of_a_study_record_the_seed_of_their_data(tmp_path):
     """All learn from the same data; the configuration of each is enough to collect them again."""
-    from looped_actor.reproduction.grid import RunKey, Study, _stock_up
-
     changes = RUN_CHANGES | ARM_CHANGES["looped"]
     study, sums = Study(tmp_path, changes=tuple(changes.items())), []
     for seed in (0, 3):
         key = RunKey("puzzle-3x3", "gciql", "looped", seed)
         config, folder = study.config(key), study.folder_of(key)
-        _stock_up(config, folder, tmp_path / "stock")
+        link_shared_data(config, folder, tmp_path / "shared")
         assert begin_run(config, folder).seed == seed
         recipe = json.loads((folder / "data" / "recipe.json").read_text())
         assert (recipe["seed"], recipe["transitions"]) == (0, 40)
         sums.append(json.loads((folder / "provenance.json").read_text()))
     assert sums[0] == sums[1]
     assert run_of(config, tmp_path / "alone").prepare().items() <= sums[1].items()
-    assert len(list((tmp_path / "stock").iterdir())) == 1
+    assert len(list((tmp_path / "shared").iterdir())) == 1
 
 
 def test_collected_files_do_not_depend_on_workers_or_interruptions(tmp_path, monkeypatch):

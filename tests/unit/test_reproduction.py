@@ -1,57 +1,64 @@
-"""What reproduction is made of: seeds as one, verdicts, the paper's numbers, grids, processes that die."""
+"""Reproduction: success over seeds, verdicts, the paper's numbers, grids, and processes that die."""
 
 import json
 import os
 import pathlib
 import signal
 import time
+from typing import get_args
 
 import numpy as np
 import pytest
 
 from helpers import thorough
-from looped_actor.analysis.tables import of, read_table
+from looped_actor.analysis.tables import read_table, rows_where
 from looped_actor.evaluation.intervals import wilson
-from looped_actor.models.arms import arms_for
 from looped_actor.models.tasks import TASKS
+from looped_actor.names import ArmName, Scale
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.artifacts import ARTIFACTS
 from looped_actor.reproduction.grid import RunKey, Study
 from looped_actor.reproduction.report import write_report
-from looped_actor.reproduction.seeds import difference_rows, ends_table, is_climbing, over_seeds, verdict
-from looped_actor.robots.ogbench import TASKS as WORLD_TASKS
+from looped_actor.reproduction.seeds import (
+    difference_rows,
+    ends_table,
+    is_climbing,
+    success_over_seeds,
+    verdict,
+)
 from looped_actor.robots.ogbench import ENVIRONMENTS
-from looped_actor.runs.config import write_config
+from looped_actor.robots.ogbench import TASKS as ROBOT_TASKS
 from looped_actor.runs.presets import STUDY_EVALUATIONS, STUDY_STEPS, preset
 from looped_actor.runs.registry import run_of
+from looped_actor.utils.codec import replace_fields, write_json
 from looped_actor.utils.files import held, write_whole
 from looped_actor.utils.processes import Job, Processes, RayTasks, WorkError, fan_out, visible_devices
 
 
-def test_over_seeds():
-    summary = over_seeds([50, 60], [100, 100], [None, None])
+def test_success_over_seeds():
+    summary = success_over_seeds([50, 60], [100, 100], [None, None])
     assert summary.mean == pytest.approx(0.55)
     assert summary.deviation == pytest.approx(np.sqrt(0.005))
     # Student's t with one degree of freedom: 12.706 standard errors.
     assert summary.seeds == (0.0, 1.0)
-    three = over_seeds([50, 52, 54], [100, 100, 100], [None] * 3)
+    three = success_over_seeds([50, 52, 54], [100, 100, 100], [None] * 3)
     assert three.seeds is not None
     assert three.seeds.low == pytest.approx(0.52 - 4.3027 * 0.02 / np.sqrt(3), abs=1e-4)
     assert three.levels.low < 0.52 < three.levels.high
-    assert over_seeds([1], [10], [None])[1:3] == (None, None)
+    assert success_over_seeds([1], [10], [None])[1:3] == (None, None)
 
 
 def test_seeds_that_play_the_same_levels_are_not_pooled():
     """Copies of a run are worth that run; without outcomes nothing else can be known."""
     marks, alone = "+" * 70 + "-" * 30, wilson(70, 100)
     for outcomes in ([marks] * 3, [None] * 3, [marks, marks, None], [marks, marks, marks[1:]]):
-        assert over_seeds([70] * 3, [100] * 3, outcomes).levels == pytest.approx(alone)
+        assert success_over_seeds([70] * 3, [100] * 3, outcomes).levels == pytest.approx(alone)
     # Runs that solve levels independently of each other are worth nearly all of their levels.
     independent = [
         "".join("+-"[int(x)] for x in np.random.default_rng(seed).random(100) < 0.3) for seed in range(3)
     ]
     solved = [marks.count("+") for marks in independent]
-    apart = over_seeds(solved, [100] * 3, independent).levels
+    apart = success_over_seeds(solved, [100] * 3, independent).levels
     assert apart.high - apart.low < 0.75 * (alone.high - alone.low)
 
 
@@ -107,37 +114,39 @@ def test_an_arm_that_still_climbs_is_not_compared(last, climbs):
     ]
     rows += [evaluation(f"b{seed}", "iso-params", 50, steps) for seed in (0, 1) for steps in (10, 20, 30, 40)]
     rows += [evaluation("a0", "looped", 500, 40, split="test")]
-    assert is_climbing(of(rows, arm="looped")) == climbs
-    assert not is_climbing(of(rows, arm="iso-params"))
+    assert is_climbing(rows_where(rows, arm="looped")) == climbs
+    assert not is_climbing(rows_where(rows, arm="iso-params"))
     said = str(verdict(ends_table(rows), difference_rows(rows, "looped"), "iso-params"))
     assert ("too short to compare, Looped still climbs at the end" in said) == climbs
     assert ("ahead of" in said) != climbs
 
 
 def test_the_papers_table_adds_up():
-    """A world's rate is the mean of its five tasks: what was copied is what stands there."""
-    for world in ENVIRONMENTS:
-        for arm in paper_numbers.WORLD_ARMS:
-            whole = paper_numbers.ENVIRONMENTS[world, 0, arm].mean
-            tasks = [paper_numbers.ENVIRONMENTS[world, task, arm].mean for task in WORLD_TASKS]
-            assert np.mean(tasks) == pytest.approx(whole, abs=0.0007), (world, arm)
+    """The rate of an environment is the mean of its five tasks: the table was copied without mistakes."""
+    means = paper_numbers.ROBOTS
+    for env_name in ENVIRONMENTS:
+        for arm in paper_numbers.ROBOT_ARMS:
+            tasks = [means[env_name, task, arm].mean for task in ROBOT_TASKS]
+            overall = means[env_name, 0, arm].mean
+            assert np.mean(tasks) == pytest.approx(overall, abs=0.0007), (env_name, arm)
     overall = [
-        np.mean([paper_numbers.ENVIRONMENTS[w, 0, arm].mean for w in ENVIRONMENTS]) for arm in paper_numbers.WORLD_ARMS
+        np.mean([means[env_name, 0, arm].mean for env_name in ENVIRONMENTS])
+        for arm in paper_numbers.ROBOT_ARMS
     ]
     assert overall == pytest.approx([0.330, 0.685, 0.697], abs=0.0006)
 
 
 def test_presets_for_all_22_tasks_and_all_arms():
-    """Two puzzles and the five tasks of four worlds, at every scale, by every learner and arm."""
-    assert 2 + sum(len(paper_numbers.WORLD_TASKS[world]) for world in ENVIRONMENTS) == 22
-    for task, shape in TASKS.items():
-        for scale in ("micro", "small", "paper"):
+    """Two puzzles and the five tasks of four environments, at every scale, by every learner and arm."""
+    assert 2 + sum(len(paper_numbers.ROBOT_TASK_NAMES[env_name]) for env_name in ENVIRONMENTS) == 22
+    for task, shapes in TASKS.items():
+        for scale in get_args(Scale):
             for learner in ("ppo",) if task in ENVIRONMENTS else ("ppo", "imitation"):
-                for arm in arms_for(shape):
+                for arm in set(get_args(ArmName)) - set(shapes.unfit_arms):
                     config = preset(task, scale, arm, learner)
-                    assert (config.task, config.scale, config.arm) == (task, scale, arm)
+                    assert (config.task, config.arm.name) == (task, arm)
             whole = preset(task, scale)
-            assert run_of(whole).net.flops(whole.shape.observation(1), 1) > 0
+            assert run_of(whole).spec.net.flops(whole.shapes.observation(1), 1) > 0
 
 
 def test_the_grids_of_the_paper():
@@ -152,23 +161,41 @@ def test_the_grids_of_the_paper():
         "loop-histograms": 18,
         "adaptive-against-fixed": 12,
     }
-    fewer = ARTIFACTS["adaptive-against-fixed"].keys("imitation", seeds=1, most_loops=8)
+    fewer = ARTIFACTS["adaptive-against-fixed"].keys("imitation", seeds=1, max_loops=8)
     assert [key.arm for key in fewer] == ["looped", "fixed-4", "fixed-8"]
 
 
 def test_a_grid_at_micro_is_shorter_than_its_preset():
-    study = Study(pathlib.Path("nowhere"), budget=0.5, changes=(("ppo.epochs", 1),))
+    study = Study(pathlib.Path("nowhere"), budget=0.5, changes=(("algorithm.epochs", 1),))
     config = study.config(RunKey("boxoban", "ppo", "drc", 3))
-    assert (config.arm, config.seed, config.ppo.epochs) == ("drc", 3, 1)
+    assert (config.arm.name, config.seed, config.algorithm.epochs) == ("drc", 3, 1)
     assert config.total_steps == STUDY_STEPS["boxoban", "ppo"] // 2
     assert -(-config.iterations // config.evaluate_every) <= STUDY_EVALUATIONS
     rates = {
-        arm: Study(pathlib.Path("nowhere")).config(RunKey("rush-hour", "ppo", arm, 0)).ppo.learning_rate
+        arm: Study(pathlib.Path("nowhere")).config(RunKey("rush-hour", "ppo", arm, 0)).algorithm.learning_rate
         for arm in ("looped", "iso-flops", "iso-params")
     }
     assert rates == {"looped": 3e-3, "iso-flops": 3e-3, "iso-params": 1.5e-3}
     paper = Study(pathlib.Path("nowhere"), "paper").config(RunKey("scene", "gciql", "looped", 0))
     assert paper == preset("scene", "paper")
+
+
+def test_runs_that_an_older_version_began_belong_to_the_same_study():
+    """Upgraded configurations spell out the hidden width; later ones have the sizes that a run resolved."""
+    results = pathlib.Path(__file__).parents[2] / "results" / "micro_study"
+    key = RunKey("boxoban", "imitation", "looped", 1)
+    Study(results).check(key)
+    with pytest.raises(ValueError, match=r"was begun with algorithm\.epochs = 2, and 3 is asked for"):
+        Study(results, changes=(("algorithm.epochs", 3),)).check(key)
+
+
+def test_a_run_that_has_resolved_its_sizes_belongs_to_the_same_study(tmp_path):
+    study, key = Study(tmp_path), RunKey("rush-hour", "ppo", "looped", 0)
+    begun = replace_fields(study.config(key), {"microbatch": 8, "slots": 16})
+    write_json(begun, study.folder_of(key) / "config.json")
+    study.check(key)
+    with pytest.raises(ValueError, match="was begun with slots = 16, and 4 is asked for"):
+        Study(tmp_path, changes=(("slots", 4),)).check(key)
 
 
 def die_twice(folder):
@@ -266,12 +293,12 @@ def test_a_lock_is_held_by_one(tmp_path):
 
 
 def test_the_ogbench_table_and_its_report(tmp_path):
-    """From evaluations to rows by world and task, with the paper's beside them, and to the report."""
+    """From evaluations to rows by environment and task, and to the report."""
     artifact = ARTIFACTS["ogbench-table"]
     keys = artifact.keys(seeds=2, tasks=["scene", "cube-double"])
     study = Study(tmp_path)
     for key in keys:
-        tasks = {str(n): {"solved": key.seed + n, "episodes": 10} for n in WORLD_TASKS}
+        tasks = {str(n): {"solved": key.seed + n, "episodes": 10} for n in ROBOT_TASKS}
         facts = {"solved": 15 + 5 * key.seed, "episodes": 50, "by_task": tasks}
         write_whole(study.folder_of(key) / "evaluations" / "000000000100.json", json.dumps(facts).encode())
     out = tmp_path / "artifacts" / "ogbench-table"
@@ -286,7 +313,7 @@ def test_the_ogbench_table_and_its_report(tmp_path):
     whole = next(row for row in rows if (row["task"], row["arm"], row["number"]) == wanted)
     assert (whole["success"], whole["paper"]) == (0.35, 0.682)
     assert "| put in drawer | 45.0 +- 7.1% |" in markdown.read_text()
-    assert "| **mean of all worlds** | 35.0% | - | 19.7% |" in markdown.read_text()
+    assert "| **mean of all environments** | 35.0% | - | 19.7% |" in markdown.read_text()
 
 
 def test_a_run_ends_with_its_test(tmp_path):
@@ -294,7 +321,7 @@ def test_a_run_ends_with_its_test(tmp_path):
     artifact, study = ARTIFACTS["rush-hour-curves"], Study(tmp_path)
     keys = artifact.keys(seeds=1, arms=["looped"])
     folder = study.folder_of(keys[0])
-    write_config(study.config(keys[0]), folder / "config.json")
+    write_json(study.config(keys[0]), folder / "config.json")
 
     def facts(solved, **more):
         share = {"solved": solved, "levels": 10, "success": solved / 10, "interval_95": [0.1, 0.9]}
@@ -316,4 +343,4 @@ def test_a_run_ends_with_its_test(tmp_path):
     ]
     (end,) = read_table(out / "ends.csv", ("success", "train_success"))
     assert (end["success"], end["train_success"]) == (0.5, 0.8)
-    assert "| solved of those learned from |" in markdown.read_text()
+    assert "| training levels solved |" in markdown.read_text()

@@ -1,6 +1,6 @@
 """Gradient descent on averaged gradients; updates that are not finite are skipped."""
 
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, runtime_checkable
 
 import jax.numpy as jnp
 import optax
@@ -33,6 +33,7 @@ class UpdateInfo(NamedTuple):
     """Metrics that the loss function returned, averaged over devices."""
 
 
+@runtime_checkable
 class OptimizerConfig(Protocol):
     """Fields that `clipped_adam` reads."""
 

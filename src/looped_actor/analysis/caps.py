@@ -142,7 +142,7 @@ def analyze_frontier(
                 min_loops=min_loops,
                 threshold=threshold,
             )
-            step = f"{start} start, at least {least} loops, threshold {threshold:g}"
+            step = f"{start} latent, min_loops {min_loops}, threshold {threshold:g}"
             results = analysis.evaluate(name, policy, changed, step)
             rows.append(
                 {
@@ -177,7 +177,7 @@ def _draw_frontier(rows: Sequence[Row]) -> CaptionedFigure:
             axis.errorbar(
                 [row[cost] for row in line],
                 *measure.values(line),
-                label=f"{run}: {start} start, min. {least} loops",
+                label=f"{run}: {start} latent, min_loops {least}",
                 color=colours[run],
                 linestyle=":" if start == "fixed" else "-",
                 marker="o" if least > 1 else "^",
@@ -199,13 +199,13 @@ def _frontier_caption(rows: Sequence[Row], measure: Measure) -> str:
     for start in distinct(rows, "start"):
         own = rows_where(rows, start=start)
         best = max(own, key=lambda row: (row[measure.column], -row["loops"]))
-        sentences.append(f"with a {start} start the best setting {_describe(best, measure)}")
+        sentences.append(f"starting from a {start} latent, the best setting {_describe(best, measure)}")
     if measure.has_interval:
         highest = max(row["low"] for row in rows)
         overlaps = [row for row in rows if row["high"] >= highest]
         cheapest = min(overlaps, key=lambda row: row["loops"])
         setting = (
-            f"{cheapest['start']} start, min. {cheapest['min_loops']} loops, "
+            f"{cheapest['start']} latent, min_loops {cheapest['min_loops']}, "
             f"threshold {cheapest['threshold']:g}"
         )
         sentences.append(

@@ -32,7 +32,7 @@ from looped_actor.puzzles.game import Game
 from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import solve_bank
 from looped_actor.puzzles.teachers import distinct_boards
-from looped_actor.runs.puzzle import level_player, test_bank
+from looped_actor.runs.puzzle import level_player, find_test_levels
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import Progress, default_workers, no_progress
 
@@ -56,7 +56,7 @@ def analyze_difficulty(
             raise UserError(
                 f"{policy.folder} is of {policy.config.task}: only states of puzzles can be solved"
             )
-        game, bank = GAMES[policy.config.task], test_bank(policy, options.levels)
+        game, bank = GAMES[policy.config.task], find_test_levels(policy, options.levels)
         levels = bank.on_device(options.count)
         player = level_player(policy.spec, levels, mesh, carry_latent=policy.carry_latent)
         with progress(f"{name}: playing") as report:

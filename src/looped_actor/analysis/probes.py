@@ -50,7 +50,7 @@ from looped_actor.puzzles.boxoban.rules import Cell
 from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import solve_bank
 from looped_actor.puzzles.teachers import planes_of
-from looped_actor.runs.puzzle import test_bank
+from looped_actor.runs.puzzle import find_test_levels
 from looped_actor.utils.checks import above_zero, at_least_one
 from looped_actor.utils.codec import key_of
 from looped_actor.utils.errors import UserError
@@ -75,7 +75,7 @@ def analyze_probes(
         if policy.config.task != "boxoban":
             raise UserError(f"{policy.folder} is of {policy.config.task}: plans are pushes of Boxoban")
         loops = select_loops(require_loops(policy).max_loops, options.loops)
-        banks = [open_bank(path) for path in options.levels] or [test_bank(policy)]
+        banks = [open_bank(path) for path in options.levels] or [find_test_levels(policy)]
         plans = _find_plans(analysis, banks, options)
         latents = _record_latents(analysis, name, policy, loops, plans, f"latents-{number}")
         trained = []

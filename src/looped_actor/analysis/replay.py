@@ -24,7 +24,7 @@ from looped_actor.puzzles.drawing import Drawing, Shape, to_pixels, to_svg
 from looped_actor.puzzles.grid import Board, Direction, Position
 from looped_actor.puzzles.pictures import MARGIN, draw
 from looped_actor.robots.film import Choices, EpisodePictures, write_gif
-from looped_actor.runs.puzzle import test_bank
+from looped_actor.runs.puzzle import find_test_levels
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import write_whole
 
@@ -85,7 +85,7 @@ def record_episode(
     config = policy.config
     if config.task not in GAMES:
         raise UserError(f"{policy.folder} is of {config.task}: only episodes of puzzles can be replayed")
-    game, bank = GAMES[config.task], test_bank(policy, levels)
+    game, bank = GAMES[config.task], find_test_levels(policy, levels)
     board, shape = bank.board(level), (bank.info.height, bank.info.width)
     probe_set = None if probes is None else _matching_probes(probes, policy, board)
     env: Any = game.environment(bank.on_device(level + 1), config.time_limit)

@@ -54,7 +54,7 @@ def collect(
     with progress_bar(f"{environment} transitions") as progress:
         paths = collect(job, out, workers=workers or default_workers(), progress=progress)
     for path in paths:
-        made = open_dataset(path, mapped=True)
+        made = open_dataset(path, on_disk=True)
         print(f"{path}: {made.transitions:,} transitions in {made.episodes:,} episodes")
 
 

@@ -177,7 +177,7 @@ def train(
 
     Args:
       out: Folder of the run. Default: runs/TASK-SCALE-LEARNER-ARM-seedN.
-      dry_run: Print the configuration and stop; `looped-actor plan` prints the cost.
+      dry_run: Print the configuration and its cost by formula, and stop.
     """
     run.check()
     logs.check()
@@ -188,7 +188,7 @@ def train(
         mesh = cluster.start()  # before any code of the user computes something
         chosen, code = run.chosen, run.custom
         if dry_run:
-            _print_config(chosen)
+            _print_config(chosen, code)
             return
         folder = out or run.folder(chosen)
     with exit_together(_advice(folder)), _explain_interrupt(folder):
@@ -283,9 +283,14 @@ def _train(
         print(f"{folder}: saved; continue with: looped-actor resume {folder}")
 
 
-def _print_config(config: "RunConfig") -> None:
+def _print_config(config: "RunConfig", code: "CustomCode | None") -> None:
     from rich.console import Console
 
-    from looped_actor.cli.tables import config_table
+    from looped_actor.cli.tables import config_table, estimate_table
+    from looped_actor.planning.estimate import estimate_formula
+    from looped_actor.runs.registry import run_of
 
     Console(markup=False).print(config_table(config))
+    run = run_of(config, code=code)
+    run = run_of(run.complete_config(), code=code)
+    Console(markup=False).print(estimate_table(estimate_formula(run), config.title))

@@ -130,16 +130,16 @@ class HostBatches:
     def __init__(self, dataset: Dataset, sampling: BatchSampling, mesh: Mesh):
         self.dataset, self.sampling, self.mesh = dataset, sampling, mesh
         self._index = replicate(mesh, dataset.index)
-        self._prefetched: dict[int, GoalBatch] = {}
+        self._prefetched: dict[tuple[bytes, int], GoalBatch] = {}
         self._rows = jax.jit(self._iteration_rows)
 
     def batches(self, root: UInt32[Array, "2"], iteration: int) -> GoalBatch:
         """Return the batches of all updates of an iteration, on the devices."""
-        return self._prefetched.pop(iteration, None) or self._read(root, iteration)
+        return self._prefetched.pop(_address(root, iteration), None) or self._read(root, iteration)
 
     def prefetch(self, root: UInt32[Array, "2"], iteration: int) -> None:
         """Read the batches of an iteration while the devices compute."""
-        self._prefetched[iteration] = self._read(root, iteration)
+        self._prefetched[_address(root, iteration)] = self._read(root, iteration)
 
     def _read(self, root: UInt32[Array, "2"], iteration: int) -> GoalBatch:
         rows = jax.tree.map(np.asarray, self._rows(self._index, root, iteration))
@@ -153,3 +153,7 @@ class HostBatches:
         return jax.lax.map(
             lambda update: self.sampling.rows(index, root, update, examples), self.sampling.numbers(iteration)
         )
+
+
+def _address(root: UInt32[Array, "2"], iteration: int) -> tuple[bytes, int]:
+    return np.asarray(root).tobytes(), iteration

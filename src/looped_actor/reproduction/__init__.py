@@ -1,1 +1,1 @@
-"""Reproduction of the paper by the names of its figures and tables: grids of runs, their cost, and reports."""
+"""Reproduction of the paper's figures and tables by name: grids of runs, their cost, and reports."""

@@ -1,4 +1,4 @@
-"""The paper's figures and tables by their names: the runs that each needs, and how it is made from them."""
+"""The paper's figures and tables by name: the runs that each needs, and how it is made from them."""
 
 import hashlib
 import itertools
@@ -7,29 +7,30 @@ import pathlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from datetime import date
-from typing import Any, NamedTuple
+from typing import Any
 
 from jax.sharding import Mesh
 
-from looped_actor.analysis.caps import analyse_caps
-from looped_actor.analysis.compare import evaluation_rows, evaluations_of
-from looped_actor.analysis.difficulty import analyse_difficulty
-from looped_actor.analysis.histogram import analyse_histogram
-from looped_actor.analysis.plan_probes import analyse_probes
-from looped_actor.analysis.requests import CapsRequest, DifficultyRequest, HistogramRequest, ProbeRequest
-from looped_actor.analysis.study import Stage, quietly
+from looped_actor.analysis.caps import analyze_caps
+from looped_actor.analysis.compare import evaluation_files, evaluation_rows
+from looped_actor.analysis.difficulty import analyze_difficulty
+from looped_actor.analysis.histogram import analyze_histogram
+from looped_actor.analysis.options import CapsOptions, DifficultyOptions, HistogramOptions, ProbeOptions
+from looped_actor.analysis.probes import analyze_probes
+from looped_actor.analysis.study import ProgressFactory, silent
 from looped_actor.analysis.tables import Row, write_table
-from looped_actor.names import PUZZLES
-from looped_actor.policy.policy import WEIGHTS_FILE, Policy, finished_policy
+from looped_actor.names import PUZZLES, WEIGHTS_FILE
+from looped_actor.policy.policy import Policy, find_policy
 from looped_actor.puzzles.banks import write_bank
-from looped_actor.puzzles.build import generate
+from looped_actor.puzzles.generate import generate
 from looped_actor.reproduction import paper_numbers
 from looped_actor.reproduction.figures import draw_folder
-from looped_actor.reproduction.grid import STOCK_FOLDER, RunKey, Study
-from looped_actor.reproduction.seeds import difference_rows, ends_table, over_seeds
-from looped_actor.robots.ogbench import TASKS, ENVIRONMENTS
+from looped_actor.reproduction.grid import SHARED_FOLDER, RunKey, Study
+from looped_actor.reproduction.seeds import difference_rows, ends_table, success_over_seeds
+from looped_actor.robots.ogbench import ENVIRONMENTS, TASKS
 from looped_actor.runs.folder import read_run
 from looped_actor.runs.load import policy_at
+from looped_actor.runs.puzzle import PuzzleRun
 from looped_actor.runs.registry import run_of
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import write_whole
@@ -37,68 +38,72 @@ from looped_actor.utils.processes import default_workers
 from looped_actor.version import __version__
 
 ARTIFACTS_FOLDER = "artifacts"
-MADE_FILE = "made.json"
+RECORD_FILE = "made.json"
+"""Runs and policies that an artifact was made from."""
 DIFFERENCES_FILE = "differences.csv"
-"""Of the looped arm and each other one, at the end."""
+"""Differences between the looped arm and each other arm at the end."""
 PROBED_LEVELS = {"micro": 4_000, "small": 20_000}
-"""Levels that probes are trained and tested on; at `paper`, the first 25,000 of each of two banks."""
+"""Levels on which probes are trained and tested; at `paper`, the first 25,000 of each of two banks."""
+PROBED_SEED_OFFSET = 1_000
+"""Added to the seed of a recipe for these levels."""
 PLAYED_LEVELS = {"micro": 250, "small": 1_000}
-"""Levels that are played for an analysis; at `paper`, the whole bank."""
+"""Levels that an analysis plays; at `paper`, the whole bank."""
 
 
-class Making(NamedTuple):
-    """What an artifact is made of and where it goes."""
+@dataclass(frozen=True)
+class Context:
+    """Runs that an artifact is made from, and its folder."""
 
     study: Study
     keys: Sequence[RunKey]
     out: pathlib.Path
-    mesh: Any
-    """None where nothing is played."""
-    stage: Stage
+    mesh: Mesh | None = None
+    """None if nothing is played."""
+    progress: ProgressFactory = silent
 
     @property
     def folders(self) -> list[pathlib.Path]:
-        """Those of the runs."""
+        """Folders of the runs."""
         return [self.study.folder_of(key) for key in self.keys]
 
     @property
     def looped(self) -> list[pathlib.Path]:
-        """Those of the looped arm's runs."""
+        """Folders of the looped arm's runs."""
         return [self.study.folder_of(key) for key in self.keys if key.arm == "looped"]
 
-    @property
-    def policies(self) -> list[Policy]:
-        """Those of the looped arm's runs."""
-        return [policy_at(folder) for folder in self.looped]
+    def analyze(self, analyze: Callable[..., str], options: Any) -> None:
+        """Make a table of an analysis of the looped arm's policies."""
+        policies: list[Policy] = [policy_at(folder) for folder in self.looped]
+        analyze(policies, options, self.mesh, self.progress)
 
     @property
-    def request(self) -> dict[str, Any]:
-        """What analyses that play are asked for: some levels."""
-        return {"out": self.out, "count": PLAYED_LEVELS.get(self.study.scale)}
+    def count(self) -> int | None:
+        """Levels to play; None for all."""
+        return PLAYED_LEVELS.get(self.study.scale)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, kw_only=True)
 class Artifact:
     """A figure or table of the paper."""
 
     id: str
     title: str
     claim: str
-    """What the paper reads from it."""
+    """Claim that the paper reads from it."""
     tasks: tuple[str, ...]
     arms: tuple[str, ...]
     tables: tuple[str, ...]
-    """Those that it writes, each with a figure."""
-    assemble: Callable[[Making], None] | None = None
-    """Makes tables of what runs keep of their evaluations: at once, whenever they are shown."""
-    analyse: Callable[[Making], None] | None = None
+    """Names of its tables, each with a figure."""
+    assemble: Callable[[Context], None] | None = None
+    """Makes tables from the evaluations in the folders of runs, each time that they are shown."""
+    analyze: Callable[[Context], None] | None = None
     """Makes tables by playing with the policies."""
     also: tuple[str, ...] = ()
-    """Tasks that the paper does not show here, and that may be asked for."""
+    """Further tasks for which it can be made, which the paper does not show."""
 
     @property
     def seeds(self) -> int:
-        """As many as in the paper."""
+        """Number of seeds in the paper."""
         return 5 if set(self.tasks) <= set(ENVIRONMENTS) else 3
 
     def keys(
@@ -107,16 +112,16 @@ class Artifact:
         seeds: int | None = None,
         tasks: Sequence[str] = (),
         arms: Sequence[str] = (),
-        most_loops: int = 16,
+        max_loops: int = 16,
     ) -> list[RunKey]:
-        """The runs that it needs.
+        """Return the runs that it needs.
 
         Args:
-          learner: of puzzles.
-          seeds: how many of each kind. Default: the paper's.
-          tasks: which of its tasks. Default: the paper's.
-          arms: which of its arms. Default: all.
-          most_loops: arms that always loop more often than this are left out.
+          learner: algorithm of puzzles.
+          seeds: seeds of each kind of run. Default: as many as in the paper.
+          tasks: some of its tasks. Default: those in the paper.
+          arms: some of its arms. Default: all.
+          max_loops: arms with a higher fixed number of loops are left out.
         """
         if seeds is not None and seeds < 1:
             raise UserError(f"seeds is {seeds}; it must be at least 1")
@@ -128,57 +133,65 @@ class Artifact:
         for arm in arms:
             if arm not in self.arms:
                 raise UserError(f"{self.id} does not compare {arm}; it compares {', '.join(self.arms)}")
-        if arms and self.analyse is not None and "looped" not in arms:
+        if arms and self.analyze is not None and "looped" not in arms:
             raise UserError(f"{self.id} looks at loops: looped must be among its arms")
-        chosen = [arm for arm in arms or self.arms if not _more_loops(arm, most_loops)]
+        chosen = [arm for arm in arms or self.arms if not _loops_more(arm, max_loops)]
         return [
             RunKey(task, learner if task in PUZZLES else "gciql", arm, seed)
             for task, arm, seed in itertools.product(tasks or self.tasks, chosen, range(seeds or self.seeds))
         ]
 
 
-def _more_loops(arm: str, most: int) -> bool:
-    return arm.startswith("fixed-") and int(arm.removeprefix("fixed-")) > most
+def _loops_more(arm: str, max_loops: int) -> bool:
+    return arm.startswith("fixed-") and int(arm.removeprefix("fixed-")) > max_loops
 
 
 def folder_of(study: Study, artifact: Artifact, learner: str) -> pathlib.Path:
-    """Where an artifact lies."""
-    by = f"-{learner}" if set(artifact.tasks) & set(PUZZLES) else ""
-    return study.folder / ARTIFACTS_FOLDER / (artifact.id + by)
+    """Return the folder of an artifact."""
+    suffix = f"-{learner}" if set(artifact.tasks) & set(PUZZLES) else ""
+    return study.folder / ARTIFACTS_FOLDER / (artifact.id + suffix)
 
 
 def make_artifact(
-    artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: str, mesh: Mesh, stage: Stage
+    artifact: Artifact,
+    study: Study,
+    keys: Sequence[RunKey],
+    learner: str,
+    mesh: Mesh,
+    progress: ProgressFactory = silent,
 ) -> pathlib.Path:
-    """Analyse finished runs, unless it was done with these very ones; the report assembles the rest."""
+    """Analyze finished runs, unless their policies were analyzed before, and return the folder.
+
+    Tables that need no playing are made by the report.
+    """
     out = folder_of(study, artifact, learner)
-    made = _made_of(artifact, study, keys, learner)
-    if made_of(out).get("policies") != made["policies"]:
-        if artifact.analyse is not None:
-            artifact.analyse(Making(study, keys, out, mesh, stage))
-        write_whole(out / MADE_FILE, (json.dumps(made, indent=1) + "\n").encode())
+    record = _make_record(artifact, study, keys, learner)
+    if read_record(out).get("policies") != record["policies"]:
+        if artifact.analyze is not None:
+            artifact.analyze(Context(study, keys, out, mesh, progress))
+        write_whole(out / RECORD_FILE, (json.dumps(record, indent=1) + "\n").encode())
     return out
 
 
 def assemble_again(artifact: Artifact, folder: pathlib.Path, out: pathlib.Path) -> None:
-    """Make the tables that need no playing once more, if the evaluations are still there; draw all tables."""
-    keys, study = [RunKey(*key) for key in made_of(out)["runs"]], Study(folder)
-    there = all((study.folder_of(key) / "evaluations").is_dir() for key in keys)
-    if artifact.assemble is not None and there:
-        artifact.assemble(Making(study, keys, out, None, quietly))
-    for table, sentence in draw_folder(out).items():
-        write_whole(out / f"{table}.txt", (sentence + "\n").encode())
+    """Make the tables that need no playing again, if the evaluations still exist, and draw all tables."""
+    study = Study(folder)
+    context = Context(study, [RunKey(*key) for key in read_record(out)["runs"]], out)
+    if artifact.assemble is not None and all((run / "evaluations").is_dir() for run in context.folders):
+        artifact.assemble(context)
+    for table, caption in draw_folder(out).items():
+        write_whole(out / f"{table}.txt", (caption + "\n").encode())
 
 
-def made_of(out: pathlib.Path) -> dict[str, Any]:
-    """What an artifact was made of; empty where there is none."""
+def read_record(out: pathlib.Path) -> dict[str, Any]:
+    """Return the record of an artifact; empty if it was not made."""
     try:
-        return json.loads((out / MADE_FILE).read_text())
+        return json.loads((out / RECORD_FILE).read_text())
     except (OSError, ValueError):
         return {}
 
 
-def _made_of(artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: str) -> dict[str, Any]:
+def _make_record(artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: str) -> dict[str, Any]:
     return {
         "artifact": artifact.id,
         "learner": learner,
@@ -192,102 +205,106 @@ def _made_of(artifact: Artifact, study: Study, keys: Sequence[RunKey], learner: 
 
 
 def _checksum(folder: pathlib.Path) -> str:
-    policy = finished_policy(folder)
+    policy = find_policy(folder)
     if policy is None:
         raise UserError(f"{folder}: this run is not finished")
     return hashlib.sha256((policy / WEIGHTS_FILE).read_bytes()).hexdigest()[:24]
 
 
-def _curves(making: Making) -> None:
+def _make_curves(context: Context) -> None:
     rows = []
-    for row in evaluation_rows(making.folders):
-        told = None
+    for row in evaluation_rows(context.folders):
+        reported = None
         if row["learner"] != "imitation":
-            puzzle, world = (row["task"], row["arm"]), (row["task"], 0, row["arm"])
-            told = paper_numbers.PUZZLES.get(puzzle) or paper_numbers.ENVIRONMENTS.get(world)
-        rows.append({**row, "paper": told and told.mean, "paper_deviation": told and told.deviation})
-    write_table(making.out / "ends.csv", ends_table(rows))
+            task, arm = row["task"], row["arm"]
+            reported = paper_numbers.PUZZLES.get((task, arm)) or paper_numbers.ROBOTS.get((task, 0, arm))
+        rows.append({**row, **_reported_columns(reported)})
+    write_table(context.out / "ends.csv", ends_table(rows))
     if differences := difference_rows(rows, "looped"):
-        write_table(making.out / DIFFERENCES_FILE, differences)
-    write_table(making.out / "curves.csv", rows)
+        write_table(context.out / DIFFERENCES_FILE, differences)
+    write_table(context.out / "curves.csv", rows)
 
 
-def _caps(making: Making) -> None:
-    cap = run_of(read_run(making.looped[0])).net.max_loops
-    caps, fixed = (tuple(n for n in some if n <= 2 * cap) for some in ((1, 2, 4, 8, 16, 32), (4, 8, 16)))
-    request = CapsRequest(**making.request, caps=caps, fixed=fixed)
-    analyse_caps(making.policies, request, making.mesh, making.stage)
+def _reported_columns(reported: paper_numbers.Reported | None) -> dict[str, float | None]:
+    return {"paper": reported and reported.mean, "paper_deviation": reported and reported.deviation}
 
 
-def _worlds(making: Making) -> None:
+def _make_robot_table(context: Context) -> None:
     rows: list[Row] = []
-    lasts = {
-        key: json.loads(evaluations_of(making.study.folder_of(key))[-1].read_text()) for key in making.keys
+    last = {
+        key: json.loads(evaluation_files(context.study.folder_of(key))[-1].read_text())
+        for key in context.keys
     }
-    for task, arm in dict.fromkeys((key.task, key.arm) for key in making.keys):
-        own = [facts for key, facts in lasts.items() if (key.task, key.arm) == (task, arm)]
+    for task, arm in dict.fromkeys((key.task, key.arm) for key in context.keys):
+        own = [results for key, results in last.items() if (key.task, key.arm) == (task, arm)]
         for number in (0, *TASKS):
-            parts = [facts["by_task"][str(number)] if number else facts for facts in own]
-            solved, played = ([part[name] for part in parts] for name in ("solved", "episodes"))
-            success = over_seeds(solved, played, [part.get("outcomes") for part in parts])
-            told = paper_numbers.ENVIRONMENTS.get((task, number, arm))
+            parts = [results["by_task"][str(number)] if number else results for results in own]
+            solved, episodes = ([part[name] for part in parts] for name in ("solved", "episodes"))
+            success = success_over_seeds(solved, episodes, [part.get("outcomes") for part in parts])
             rows.append(
                 {
                     "task": task,
                     "learner": "GCIQL",
                     "arm": arm,
                     "number": number,
-                    "name": paper_numbers.WORLD_TASKS[task][number - 1] if number else "all",
+                    "name": paper_numbers.ROBOT_TASK_NAMES[task][number - 1] if number else "all",
                     "runs": len(own),
                     "episodes": parts[0]["episodes"],
                     **success.columns("episodes"),
-                    "paper": told and told.mean,
-                    "paper_deviation": told and told.deviation,
+                    **_reported_columns(paper_numbers.ROBOTS.get((task, number, arm))),
                 }
             )
-    write_table(making.out / "worlds.csv", rows)
+    write_table(context.out / "worlds.csv", rows)
 
 
-def _probes(making: Making) -> None:
-    count = None
-    if making.study.scale == "paper":
+def _analyze_caps(context: Context) -> None:
+    cap = run_of(read_run(context.looped[0])).spec.max_loops
+    caps, fixed = (tuple(n for n in some if n <= 2 * cap) for some in ((1, 2, 4, 8, 16, 32), (4, 8, 16)))
+    context.analyze(analyze_caps, CapsOptions(out=context.out, count=context.count, caps=caps, fixed=fixed))
+
+
+def _analyze_difficulty(context: Context) -> None:
+    context.analyze(analyze_difficulty, DifficultyOptions(out=context.out, count=context.count))
+
+
+def _analyze_histogram(context: Context) -> None:
+    has_puzzles = any(key.task in PUZZLES for key in context.keys)
+    count = context.count if has_puzzles else None
+    context.analyze(analyze_histogram, HistogramOptions(out=context.out, count=count))
+
+
+def _analyze_probes(context: Context) -> None:
+    if context.study.scale == "paper":
         names = ("levels/boxoban-unfiltered-valid.levels", "levels/boxoban-medium-valid.levels")
         banks, count = tuple(pathlib.Path(name) for name in names), 25_000
     else:
-        banks = (_probed_bank(making),)
-    request = ProbeRequest(out=making.out, levels=banks, count=count)
-    analyse_probes(making.policies, request, making.mesh, making.stage)
+        banks, count = (_probed_bank(context),), None
+    context.analyze(analyze_probes, ProbeOptions(out=context.out, levels=banks, count=count))
 
 
-def _probed_bank(making: Making) -> pathlib.Path:
-    """Levels of the kind that was held out, and none that was learned from."""
-    folder = making.looped[0]
-    run = run_of(read_run(folder), folder).puzzle
-    config = run.config
-    count = PROBED_LEVELS[making.study.scale]
-    if config.levels.train:
-        return pathlib.Path(config.levels.held_out)
-    recipe = config.levels.held_out_recipe or config.levels.recipe
+def _probed_bank(context: Context) -> pathlib.Path:
+    """Return a bank of levels like the test levels, none of which is a training level."""
+    folder = context.looped[0]
+    run = run_of(read_run(folder), folder)
+    assert isinstance(run, PuzzleRun)
+    levels, count = run.config.levels, PROBED_LEVELS[context.study.scale]
+    if levels.train:
+        return pathlib.Path(levels.held_out)
+    recipe = levels.held_out_recipe or levels.recipe
     assert recipe is not None
-    path = making.study.folder / STOCK_FOLDER / f"probed-{config.learner}-{count}.levels"
+    name = f"probed-{'imitation' if run.config.by_imitation else 'ppo'}-{count}.levels"
+    path = context.study.folder / SHARED_FOLDER / name
     if not path.is_file():
-        learned = run.bank("train")
-        other = replace(recipe, seed=recipe.seed + 1_000)
-        with making.stage("levels to probe on") as progress:
-            options: Any = {"without": [learned], "workers": default_workers(), "progress": progress}
-            write_bank(generate(other, {"probed": count}, **options)["probed"], path)
+        with context.progress("levels to probe on") as report:
+            banks = generate(
+                replace(recipe, seed=recipe.seed + PROBED_SEED_OFFSET),
+                {"probed": count},
+                without=[run.bank("train")],
+                workers=default_workers(),
+                progress=report,
+            )
+            write_bank(banks["probed"], path)
     return path
-
-
-def _difficulty(making: Making) -> None:
-    analyse_difficulty(making.policies, DifficultyRequest(**making.request), making.mesh, making.stage)
-
-
-def _histogram(making: Making) -> None:
-    policies, asked = making.policies, making.request
-    if not any(policy.config.task in PUZZLES for policy in policies):
-        del asked["count"]  # of levels
-    analyse_histogram(policies, HistogramRequest(**asked), making.mesh, making.stage)
 
 
 COMPARED = ("looped", "iso-flops", "iso-params", "drc")
@@ -295,87 +312,103 @@ ARTIFACTS = {
     artifact.id: artifact
     for artifact in (
         Artifact(
-            "boxoban-curves",
-            "Figure: Boxoban success rate during training",
-            "Looped solves 81.5 +- 5.7% of unfiltered test levels, Iso-FLOPs 42.8 +- 6.2%, Iso-Params "
-            "0.2 +- 0.3%; DRC(3,3) is below Looped.",
-            ("boxoban",),
-            COMPARED,
-            ("curves",),
-            assemble=_curves,
+            id="boxoban-curves",
+            title="Figure: Boxoban success rate during training",
+            claim=(
+                "Looped solves 81.5 +- 5.7% of unfiltered test levels, Iso-FLOPs 42.8 +- 6.2%, "
+                "Iso-Params 0.2 +- 0.3%; DRC(3,3) is below Looped."
+            ),
+            tasks=("boxoban",),
+            arms=COMPARED,
+            tables=("curves",),
+            assemble=_make_curves,
         ),
         Artifact(
-            "rush-hour-curves",
-            "Figure: Rush Hour success rate during training",
-            "Looped solves 87.5 +- 1.0% of test levels, Iso-FLOPs 75.2 +- 9.4%, Iso-Params 41.1 +- 1.3%; "
-            "DRC(3,3) is below Looped.",
-            ("rush-hour",),
-            COMPARED,
-            ("curves",),
-            assemble=_curves,
+            id="rush-hour-curves",
+            title="Figure: Rush Hour success rate during training",
+            claim=(
+                "Looped solves 87.5 +- 1.0% of test levels, Iso-FLOPs 75.2 +- 9.4%, Iso-Params 41.1 "
+                "+- 1.3%; DRC(3,3) is below Looped."
+            ),
+            tasks=("rush-hour",),
+            arms=COMPARED,
+            tables=("curves",),
+            assemble=_make_curves,
         ),
         Artifact(
-            "ogbench-table",
-            "Table: success rates on 20 OGBench tasks",
-            "On average over four worlds Looped solves 69.7 +- 2.4%, Iso-FLOPs 68.5 +- 4.7%, Iso-Params "
-            "33.0 +- 3.4%.",
-            ENVIRONMENTS,
-            paper_numbers.WORLD_ARMS,
-            ("worlds",),
-            assemble=_worlds,
+            id="ogbench-table",
+            title="Table: success rates on 20 OGBench tasks",
+            claim=(
+                "On average over four environments Looped solves 69.7 +- 2.4%, Iso-FLOPs 68.5 +- "
+                "4.7%, Iso-Params 33.0 +- 3.4%."
+            ),
+            tasks=ENVIRONMENTS,
+            arms=paper_numbers.ROBOT_ARMS,
+            tables=("worlds",),
+            assemble=_make_robot_table,
         ),
         Artifact(
-            "ogbench-curves",
-            "Figure: OGBench success rates during training",
-            "Looped is level with Iso-FLOPs or slightly ahead in all four worlds; Iso-Params is far behind "
-            "in three of them.",
-            ENVIRONMENTS,
-            paper_numbers.WORLD_ARMS,
-            ("curves",),
-            assemble=_curves,
+            id="ogbench-curves",
+            title="Figure: OGBench success rates during training",
+            claim=(
+                "Looped is level with Iso-FLOPs or slightly ahead in all four environments; "
+                "Iso-Params is far behind in three of them."
+            ),
+            tasks=ENVIRONMENTS,
+            arms=paper_numbers.ROBOT_ARMS,
+            tables=("curves",),
+            assemble=_make_curves,
         ),
         Artifact(
-            "plan-probes",
-            "Figure: decoding the optimal plan from latents",
-            "The next push is read with accuracy 0.50 after loop 1 and 0.75 after loop 16, from the input "
-            "embedding with 0.27; the sixteenth push with 0.27 and 0.30. A guess among possible pushes "
-            "scores 0.42.",
-            ("boxoban",),
-            ("looped",),
-            ("probes",),
-            analyse=_probes,
+            id="plan-probes",
+            title="Figure: decoding the optimal plan from latents",
+            claim=(
+                "The next push is read with accuracy 0.50 after loop 1 and 0.75 after loop 16, from "
+                "the input embedding with 0.27; the sixteenth push with 0.27 and 0.30. A guess among "
+                "possible pushes scores 0.42."
+            ),
+            tasks=("boxoban",),
+            arms=("looped",),
+            tables=("probes",),
+            analyze=_analyze_probes,
         ),
         Artifact(
-            "loops-against-pushes",
-            "Figure: loops against remaining pushes",
-            "In solved episodes loops rise from 6 at one remaining push to over 10 at nineteen; in failed "
-            "ones they do not depend on it.",
-            ("boxoban",),
-            ("looped",),
-            ("difficulty",),
-            analyse=_difficulty,
+            id="loops-against-pushes",
+            title="Figure: loops against remaining pushes",
+            claim=(
+                "In solved episodes loops rise from 6 at one remaining push to over 10 at nineteen; "
+                "in failed ones they do not depend on it."
+            ),
+            tasks=("boxoban",),
+            arms=("looped",),
+            tables=("difficulty",),
+            analyze=_analyze_difficulty,
             also=("rush-hour",),
         ),
         Artifact(
-            "loop-histograms",
-            "Figure: histograms of loops in six environments",
-            "Decisions take 9.8 loops on average in Boxoban and 15.1 in Rush Hour, of at most 16; some "
-            "states need far more than others.",
-            (*PUZZLES, *ENVIRONMENTS),
-            ("looped",),
-            ("histogram",),
-            analyse=_histogram,
+            id="loop-histograms",
+            title="Figure: histograms of loops in six environments",
+            claim=(
+                "Decisions take 9.8 loops on average in Boxoban and 15.1 in Rush Hour, of at most 16; "
+                "some states need far more than others."
+            ),
+            tasks=(*PUZZLES, *ENVIRONMENTS),
+            arms=("looped",),
+            tables=("histogram",),
+            analyze=_analyze_histogram,
         ),
         Artifact(
-            "adaptive-against-fixed",
-            "Figure: adaptive against fixed runtime",
-            "With 4 or 8 fixed loops success is substantially lower; 16 fixed loops match the adaptive "
-            "policy, which halts before in more than 95% of trajectories.",
-            ("boxoban",),
-            ("looped", "fixed-4", "fixed-8", "fixed-16"),
-            ("curves", "caps"),
-            assemble=_curves,
-            analyse=_caps,
+            id="adaptive-against-fixed",
+            title="Figure: adaptive against fixed runtime",
+            claim=(
+                "With 4 or 8 fixed loops success is substantially lower; 16 fixed loops match the "
+                "adaptive policy, which halts before in more than 95% of trajectories."
+            ),
+            tasks=("boxoban",),
+            arms=("looped", "fixed-4", "fixed-8", "fixed-16"),
+            tables=("curves", "caps"),
+            assemble=_make_curves,
+            analyze=_analyze_caps,
             also=("rush-hour",),
         ),
     )
@@ -383,7 +416,7 @@ ARTIFACTS = {
 
 
 def artifact_named(name: str) -> Artifact:
-    """An artifact, or an error that names all of them."""
+    """Return an artifact, or raise an error that lists all names."""
     if name not in ARTIFACTS:
         raise UserError(f"there is no {name!r} in the paper; there are {', '.join(ARTIFACTS)}")
     return ARTIFACTS[name]

@@ -1,4 +1,4 @@
-"""Every figure by the name of its table; those over seeds and those of the theorem are drawn here."""
+"""All figures by name. Those over seeds, of robots and of the theorem are drawn here."""
 
 import pathlib
 from collections.abc import Sequence
@@ -7,69 +7,71 @@ from typing import Any
 import numpy as np
 
 from looped_actor.analysis.caps import CAPS, FRONTIER
-from looped_actor.analysis.compare import COMPARE, while_training
+from looped_actor.analysis.compare import COMPARE, during_training
 from looped_actor.analysis.difficulty import DIFFICULTY
 from looped_actor.analysis.drawing import (
-    ABOUT,
     ARMS,
     COLOURS,
     FAINT,
     INK,
+    RUN_COLUMNS,
     TITLES,
-    Drawn,
+    CaptionedFigure,
     FigureKind,
     colour_of,
     draw_table,
     new_axes,
 )
 from looped_actor.analysis.histogram import HISTOGRAM
-from looped_actor.analysis.plan_probes import PROBES
-from looped_actor.analysis.tables import Row, distinct, of
-from looped_actor.reproduction.seeds import ends_table, percent
+from looped_actor.analysis.probes import PROBES
+from looped_actor.analysis.tables import Row, distinct, rows_where
+from looped_actor.reproduction.seeds import ends_table, format_percent
 from looped_actor.utils.errors import UserError
 
 
 def draw_folder(folder: pathlib.Path) -> dict[str, str]:
-    """Draw every table of a folder again; the sentences by the names of the tables."""
+    """Draw all tables of a folder, and return the captions by the names of the tables."""
     tables = [folder / f"{name}.csv" for name in FIGURES]
-    there = [path for path in tables if path.is_file()]
-    if not there:
+    existing = [path for path in tables if path.is_file()]
+    if not existing:
         names = ", ".join(path.name for path in tables)
         raise UserError(f"{folder} holds none of the tables that are drawn: {names}")
-    return {path.stem: draw_table(path, FIGURES[path.stem]) for path in there}
+    return {path.stem: draw_table(path, FIGURES[path.stem]) for path in existing}
 
 
-def _curves(rows: Sequence[Row]) -> Drawn:
-    """Evaluations against steps, mean and deviation over seeds for each arm; beside them, how they end."""
-    tasks, taught = distinct(rows, "task"), any(row["optimal_actions"] is not None for row in rows)
+def _draw_curves_and_ends(rows: Sequence[Row]) -> CaptionedFigure:
+    """Draw evaluations against steps, with mean and deviation over seeds of each arm, and the last ones."""
+    tasks, imitates = distinct(rows, "task"), any(row["optimal_actions"] is not None for row in rows)
     measures = {"success": "levels solved", "optimal_actions": "optimal actions along solutions"}
-    shown = list(measures) if taught else ["success"]
+    shown = list(measures) if imitates else ["success"]
     figure, axes = new_axes(len(shown) + 1, rows=len(tasks), width=4.4)
-    said = []
+    captions = []
     for panels, task in zip(axes, tasks, strict=True):
-        own = of(rows, task=task)
+        own = rows_where(rows, task=task)
         for axis, measure in zip(panels, shown, strict=False):
-            _draw_curves(axis, while_training(own), measure)
-            axis.set(xlabel="steps of training", title=f"held-out {measures[measure]}", xlim=(0, None))
+            _draw_curves(axis, during_training(own), measure)
+            axis.set(xlabel="steps of training", title=f"validation: {measures[measure]}", xlim=(0, None))
             axis.set_ylim(0, None if measure == "success" else 1)
         panels[0].set_ylabel(TITLES[task])
         panels[0].legend(frameon=False, fontsize=8)
         ends = ends_table(own)
         _draw_ends(panels[-1], ends)
-        each = ", ".join(f"{ARMS[row['arm']]} {percent(row['success'], row['deviation'])}" for row in ends)
-        said.append(f"{TITLES[task]}, {own[0]['learner']}: {each} solved at the end.")
+        each = ", ".join(
+            f"{ARMS[row['arm']]} {format_percent(row['success'], row['deviation'])}" for row in ends
+        )
+        captions.append(f"{TITLES[task]}, {own[0]['learner']}: {each} solved at the end.")
     seeds = len(distinct(rows, "seed"))
-    worlds = ", ".join(TITLES[task] for task in tasks)
-    figure.suptitle(f"{worlds}, {rows[0]['learner']}, {seeds} seed{'s' * (seeds > 1)}")
-    return Drawn(figure, " ".join(said))
+    titles = ", ".join(TITLES[task] for task in tasks)
+    figure.suptitle(f"{titles}, {rows[0]['learner']}, {seeds} seed{'s' * (seeds > 1)}")
+    return CaptionedFigure(figure, " ".join(captions))
 
 
 def _draw_curves(axis: Any, rows: Sequence[Row], measure: str) -> None:
-    """A line for each arm, with its deviation over seeds."""
-    for arm in [arm for arm in ARMS if of(rows, arm=arm)]:
-        own = of(rows, arm=arm)
+    """Draw a line for each arm, with its deviation over seeds."""
+    for arm in [arm for arm in ARMS if rows_where(rows, arm=arm)]:
+        own = rows_where(rows, arm=arm)
         steps = sorted(distinct(own, "steps"))
-        values = [np.array([row[measure] for row in of(own, steps=step)], float) for step in steps]
+        values = [np.array([row[measure] for row in rows_where(own, steps=step)], float) for step in steps]
         mean = np.array([value.mean() for value in values])
         # With one seed there is no deviation to draw.
         spread = np.array([value.std(ddof=1) if len(value) > 1 else 0.0 for value in values])
@@ -82,7 +84,7 @@ def _draw_curves(axis: Any, rows: Sequence[Row], measure: str) -> None:
 
 
 def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
-    """Success of each arm: the mean, its two intervals, and the paper's."""
+    """Draw the success of each arm: the mean, its two intervals, and the result of the paper."""
     for place, row in enumerate(ends):
         colour, mean, at = colour_of(row["arm"]), row["success"], -place
         if row["seeds_low"] is not None:
@@ -104,27 +106,30 @@ def _draw_ends(axis: Any, ends: Sequence[Row]) -> None:
         axis.legend(frameon=False, fontsize=8, loc="lower right")
 
 
-def _worlds(rows: Sequence[Row]) -> Drawn:
-    """Success by world and arm, mean and deviation over seeds, with the paper's beside it."""
-    whole = of(rows, number=0)
-    worlds = distinct(whole, "task")
-    figure, axes = new_axes(len(worlds), width=2.9, height=3.2)
-    for axis, world in zip(axes[0], worlds, strict=True):
-        own = of(whole, task=world)
+def _draw_robots(rows: Sequence[Row]) -> CaptionedFigure:
+    """Draw success by environment and arm, with mean and deviation over seeds, and the paper's results."""
+    overall = rows_where(rows, number=0)
+    tasks = distinct(overall, "task")
+    figure, axes = new_axes(len(tasks), width=2.9, height=3.2)
+    for axis, task in zip(axes[0], tasks, strict=True):
+        own = rows_where(overall, task=task)
         for place, row in enumerate(own):
             deviation = row["deviation"] or 0.0
             axis.bar(place, row["success"], yerr=deviation, color=colour_of(row["arm"]), capsize=3, width=0.6)
             if row["paper"] is not None:
                 axis.errorbar(place, row["paper"], row["paper_deviation"], fmt="D", color=INK, markersize=4)
         axis.set_xticks(range(len(own)), [ARMS[row["arm"]] for row in own], fontsize=8)
-        axis.set(title=TITLES[world], ylim=(0, 1))
+        axis.set(title=TITLES[task], ylim=(0, 1))
     axes[0][0].set_ylabel("success; diamonds: the paper, at its scale")
-    said = [f"{TITLES[r['task']]} {ARMS[r['arm']]} {percent(r['success'], r['deviation'])}" for r in whole]
-    return Drawn(figure, f"OGBench: {', '.join(said)}.")
+    results = [
+        f"{TITLES[row['task']]} {ARMS[row['arm']]} {format_percent(row['success'], row['deviation'])}"
+        for row in overall
+    ]
+    return CaptionedFigure(figure, f"OGBench: {', '.join(results)}.")
 
 
-def _separation(rows: Sequence[Row]) -> Drawn:
-    """Expected steps of the theorem's two policies against the length of a state, and their ratio."""
+def _draw_separation(rows: Sequence[Row]) -> CaptionedFigure:
+    """Draw the expected steps of the theorem's two policies, and their ratio, by the length of a state."""
     figure, axes = new_axes(2)
     costs, ratios = axes[0]
     n = [row["n"] for row in rows]
@@ -132,39 +137,59 @@ def _separation(rows: Sequence[Row]) -> Drawn:
     def line(axis: Any, column: str, label: str, **style: Any) -> None:
         axis.plot(n, [row[column] for row in rows], label=label, markersize=3.5, **style)
 
-    line(costs, "fixed", "fixed: the same on every state", color=COLOURS[1], marker="o")
+    line(costs, "fixed", "fixed, all states", color=COLOURS[1], marker="o")
     line(costs, "hard", "adaptive, hard states", color=COLOURS[0], marker="x", linestyle=":")
     line(costs, "adaptive", "adaptive, expected", color=COLOURS[0], marker="o", linewidth=2.2)
     line(costs, "most", "c n + 1", color=INK, linestyle="--", linewidth=1)
-    line(ratios, "ratio", "this fixed policy / adaptive", color=COLOURS[1], marker="o")
-    proved = "of any, proved for large n: n$^2$ / (c n + 1)"
-    line(ratios, "bound", proved, color=INK, linestyle="--", linewidth=1)
-    for axis, title in ((costs, "machine steps of a decision"), (ratios, "how many times cheaper")):
+    line(ratios, "ratio", "this fixed policy / adaptive policy", color=COLOURS[1], marker="o")
+    bound = "bound for every fixed policy, for large n: n$^2$ / (c n + 1)"
+    line(ratios, "bound", bound, color=INK, linestyle="--", linewidth=1)
+    for axis, title in ((costs, "machine steps per decision"), (ratios, "ratio of machine steps")):
         axis.set(xscale="log", yscale="log", xlabel="n: a state has n + 1 bits", title=title)
         axis.set_xticks(n, [str(each) for each in n])
         axis.minorticks_off()
         axis.legend(frameon=False, fontsize=8)
     last = rows[-1]
-    sentence = (
-        f"At n = {last['n']} a decision takes {last['fixed']:,} steps of the fixed policy and "
-        f"{last['adaptive']:.2f} expected steps of the adaptive one, which chooses the same actions: "
-        f"{last['ratio']:,.0f} times as many, where the theorem says at least {last['bound']:.1f} of any."
+    caption = (
+        f"At n = {last['n']} a decision takes {last['fixed']:,} steps with the fixed policy and "
+        f"{last['adaptive']:.2f} expected steps with the adaptive one, which chooses the same actions: a "
+        f"ratio of {last['ratio']:,.0f}. The theorem's bound for every fixed policy is {last['bound']:.1f}."
     )
-    return Drawn(figure, sentence)
+    return CaptionedFigure(figure, caption)
 
 
 FIGURES = {
-    "probes": PROBES,
-    "difficulty": DIFFICULTY,
-    "histogram": HISTOGRAM,
-    "caps": CAPS,
-    "frontier": FRONTIER,
-    "curves": FigureKind(
-        (*ABOUT, "seed", "steps", "played", "solved", "success", "loops", "optimal_actions", "paper"), _curves
-    ),
-    "worlds": FigureKind(
-        ("task", "learner", "arm", "number", "success", "deviation", "paper", "paper_deviation"), _worlds
-    ),
-    "separation": FigureKind(("n", "fixed", "adaptive", "most", "hard", "ratio", "bound"), _separation),
-    "compare": COMPARE,
+    kind.name: kind
+    for kind in (
+        PROBES,
+        DIFFICULTY,
+        HISTOGRAM,
+        CAPS,
+        FRONTIER,
+        FigureKind(
+            "curves",
+            (
+                *RUN_COLUMNS,
+                "seed",
+                "steps",
+                "played",
+                "solved",
+                "success",
+                "loops",
+                "optimal_actions",
+                "paper",
+            ),
+            _draw_curves_and_ends,
+        ),
+        FigureKind(
+            "worlds",
+            ("task", "learner", "arm", "number", "success", "deviation", "paper", "paper_deviation"),
+            _draw_robots,
+        ),
+        FigureKind(
+            "separation", ("n", "fixed", "adaptive", "most", "hard", "ratio", "bound"), _draw_separation
+        ),
+        COMPARE,
+    )
 }
+"""Figures by the names of their tables."""

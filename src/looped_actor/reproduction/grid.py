@@ -1,4 +1,4 @@
-"""Runs of a study: their configurations, folders, progress and shared data, and a function that finishes one."""
+"""Runs of a study: configurations, folders, progress, shared data, and a function that finishes a run."""
 
 import os
 import pathlib
@@ -174,7 +174,9 @@ def _check_config(config: RunConfig, folder: pathlib.Path) -> None:
         return
     begun, wanted = _comparable(read_config(folder / CONFIG_FILE)), _comparable(config)
     # A run resolves these when it begins.
-    begun = replace(begun, **{name: None for name in ("microbatch", "slots") if getattr(wanted, name) is None})
+    begun = replace(
+        begun, **{name: None for name in ("microbatch", "slots") if getattr(wanted, name) is None}
+    )
     if begun == wanted:
         return
     for path in field_paths(wanted):
@@ -187,7 +189,7 @@ def _check_config(config: RunConfig, folder: pathlib.Path) -> None:
 
 
 def _comparable(config: Any) -> Any:
-    """Return a configuration with the hidden width of its core as a number, as older versions have written it."""
+    """Return a configuration with the hidden width of its core as a number, as older versions wrote it."""
     core = getattr(getattr(config, "arm", None), "core", None)
     if core is None:
         return config

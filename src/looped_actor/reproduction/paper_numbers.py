@@ -25,7 +25,8 @@ PUZZLES = {
     ("rush-hour", "iso-flops"): _percent(75.2, 9.4)[0],
     ("rush-hour", "looped"): _percent(87.5, 1.0)[0],
 }
-"""Test levels solved after 1e8 steps of PPO, three seeds. The results of DRC and of fixed loops are only in figures."""
+"""Test levels solved after 1e8 steps of PPO, three seeds. The results of DRC and of fixed loops are only in
+figures."""
 
 ROBOT_ARMS = ("iso-params", "iso-flops", "looped")
 ROBOT_TASK_NAMES = {

@@ -15,8 +15,8 @@ from looped_actor.utils.errors import UserError
 PEAK_FLOPS = {"b200": 1.1e15, "h100": 4.9e14, "a100": 1.56e14}
 """Peak of dense matrix products in TF32, the type of float32 nets on these, by the makers' data sheets."""
 UTILISATION = 0.055
-"""Share of the peak that is assumed. The authors report 13 hours on a B200 for 1e8 steps of Boxoban with all 16
-loops computed: 68 TFLOP/s by our count, 6% of the peak."""
+"""Share of the peak that is assumed. The authors report 13 hours on a B200 for 1e8 steps of Boxoban with all
+16 loops computed: 68 TFLOP/s by our count, 6% of the peak."""
 PAPER_CAP = 16
 """Cap of the paper's policies, to which `reported_mean_loops` belong."""
 TIMED_EXAMPLES = 8

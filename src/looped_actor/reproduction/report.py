@@ -1,6 +1,6 @@
-"""The report of a study: every artifact that was made, with the paper's words beside it.
+"""Report of a study: every artifact that was made, next to the claim of the paper.
 
-As Markdown with links to the figures, and as one HTML page that needs nothing else.
+It is written as Markdown that links to the figures, and as one self-contained HTML page.
 """
 
 import base64
@@ -13,92 +13,93 @@ from urllib.parse import unquote
 from markdown_it import MarkdownIt
 
 from looped_actor.analysis.drawing import ARMS, TITLES
-from looped_actor.analysis.tables import Row, distinct, of, read_table
+from looped_actor.analysis.tables import Row, distinct, read_table, rows_where
 from looped_actor.reproduction.artifacts import (
     ARTIFACTS,
     ARTIFACTS_FOLDER,
     DIFFERENCES_FILE,
     Artifact,
     assemble_again,
-    made_of,
+    read_record,
 )
-from looped_actor.reproduction.seeds import percent, verdict
+from looped_actor.reproduction.seeds import format_percent, verdict
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import write_whole
 
 NOTES_FILE = "notes.md"
-"""In the folder of a study: what its authors have to say, which the report puts first."""
-_LEARNERS = {"ppo": "PPO", "imitation": "imitation of the solver", "gciql": "GCIQL"}
+"""File in the folder of a study with remarks of its authors, which the report puts first."""
+LEARNERS = {"ppo": "PPO", "imitation": "imitation of the solver", "gciql": "GCIQL"}
+EXPLANATION = (
+    "Success is the mean and the sample standard deviation over seeds. The 95% interval *over levels* is "
+    "for these policies on other levels (Wilson's; all seeds play the same levels, which count once, or "
+    "more as far as the seeds solve different ones). The interval *over seeds* is for other seeds "
+    "(Student's t; none for one seed). Two arms are compared by the difference of runs with the same seed "
+    "on the same levels; its interval is the wider of the two. An arm *still climbs* if its last evaluation "
+    "is better than the one at three quarters of the run by more than the interval of that difference: it "
+    "was stopped too early to be compared. The paper's results are at its own scale."
+)
 
 
 def write_report(folder: pathlib.Path) -> tuple[pathlib.Path, pathlib.Path]:
-    """Put the tables of a study's folder together once more, draw them, and write the report."""
-    made = {out: made_of(out) for out in sorted((folder / ARTIFACTS_FOLDER).glob("*")) if made_of(out)}
-    if not made:
+    """Make and draw the tables of a study again, and write report.md and report.html; return their paths."""
+    records = {out: read_record(out) for out in sorted((folder / ARTIFACTS_FOLDER).glob("*"))}
+    records = {out: record for out, record in records.items() if record}
+    if not records:
         raise UserError(
             f"{folder}: nothing was made here yet; `looped-actor reproduce run ID --out {folder}` does it"
         )
-    for out, about in made.items():
-        assemble_again(ARTIFACTS[about["artifact"]], folder, out)
-    text = "\n\n".join(_blocks(folder, made)) + "\n"
+    for out, record in records.items():
+        assemble_again(ARTIFACTS[record["artifact"]], folder, out)
+    text = "\n\n".join(_blocks(folder, records)) + "\n"
     markdown, page = folder / "report.md", folder / "report.html"
     write_whole(markdown, text.encode())
-    write_whole(page, _as_html(text, folder).encode())
+    write_whole(page, _to_html(text, folder).encode())
     return markdown, page
 
 
-def _blocks(folder: pathlib.Path, made: dict[pathlib.Path, dict]) -> Iterator[str]:
-    scales = ", ".join(sorted({about["scale"] for about in made.values()}))
+def _blocks(folder: pathlib.Path, records: dict[pathlib.Path, dict]) -> Iterator[str]:
+    scales = ", ".join(sorted({record["scale"] for record in records.values()}))
     yield f"# Looped Actor, reproduced at scale `{scales}`"
     notes = folder / NOTES_FILE
     if notes.is_file():
         yield notes.read_text().strip()
-    yield (
-        "Success is the mean and deviation over seeds. The 95% interval *over levels* is for these policies "
-        "on other levels (Wilson's; all seeds play the same levels, which count once, or as far as the seeds "
-        "solve different ones). *Over seeds* is for other seeds (Student's t, wide for few seeds; none for "
-        "one seed). Two arms are compared by the difference of runs with the same seed on the same levels; "
-        "its interval is the wider of the two. An arm still climbs if its last evaluation is better than "
-        "the one at three quarters of the run by more than the interval of that difference: then it was "
-        "stopped too early to be compared. "
-        "The paper's numbers are at its own scale."
-    )
+    yield EXPLANATION
     for artifact in ARTIFACTS.values():
-        own = {out: about for out, about in made.items() if about["artifact"] == artifact.id}
+        own = {out: record for out, record in records.items() if record["artifact"] == artifact.id}
         if own:
             yield f"## {artifact.title}: `{artifact.id}`"
             yield f"*The paper:* {artifact.claim}"
-        for out, about in own.items():
-            yield from _artifact(artifact, folder, out, about)
-    missing = [name for name in ARTIFACTS if name not in {about["artifact"] for about in made.values()}]
-    if missing:
+        for out, record in own.items():
+            yield from _artifact_blocks(artifact, folder, out, record)
+    made = {record["artifact"] for record in records.values()}
+    if missing := [artifact for name, artifact in ARTIFACTS.items() if name not in made]:
         yield "## Not made in this study"
-        yield "\n".join(f"- {ARTIFACTS[name].title}: `{name}`" for name in missing)
-        yield "`looped-actor reproduce plan ID` says what each takes."
+        yield "\n".join(f"- {artifact.title}: `{artifact.id}`" for artifact in missing)
+        yield "`looped-actor reproduce plan ID` shows the cost of each."
 
 
-def _artifact(artifact: Artifact, folder: pathlib.Path, out: pathlib.Path, about: dict) -> Iterator[str]:
-    seeds = len({seed for *_, seed in about["runs"]})
-    learners = dict.fromkeys(_LEARNERS[learner] for _, learner, _, _ in about["runs"])
+def _artifact_blocks(
+    artifact: Artifact, folder: pathlib.Path, out: pathlib.Path, record: dict
+) -> Iterator[str]:
+    seeds = len({seed for *_, seed in record["runs"]})
+    learners = dict.fromkeys(LEARNERS[learner] for _, learner, _, _ in record["runs"])
     yield f"### {' and '.join(learners)}, {seeds} seed{'s' * (seeds > 1)}"
     for table in artifact.tables:
         path = out / f"{table}.csv"
         if path.is_file():
-            says = path.with_suffix(".txt").read_text().strip()
-            yield f"![{says}]({path.with_suffix('.png').relative_to(folder)})"
-            yield says
+            caption = path.with_suffix(".txt").read_text().strip()
+            yield f"![{caption}]({path.with_suffix('.png').relative_to(folder)})"
+            yield caption
     if "curves" in artifact.tables:
-        ends = read_table(
-            out / "ends.csv", ("task", "arm", "success", "levels_low", "levels_high", "climbing")
-        )
-        yield _ends(ends)
+        columns = ("task", "arm", "success", "levels_low", "levels_high", "climbing")
+        yield _ends_table(read_table(out / "ends.csv", columns))
         yield from verdicts(out)
     if "worlds" in artifact.tables:
-        yield _worlds(read_table(out / "worlds.csv", ("task", "arm", "number", "success")))
+        yield _robots_table(read_table(out / "worlds.csv", ("task", "arm", "number", "success")))
 
 
 def verdicts(out: pathlib.Path) -> Iterator[str]:
-    """Yield a sentence for each task of an artifact with curves: how far Looped is ahead of others."""
+    """Yield a sentence for each task of an artifact with curves: a comparison of the looped arm with others."""
     if not (out / DIFFERENCES_FILE).is_file():
         return
     ends = read_table(out / "ends.csv", ("task", "arm", "climbing"))
@@ -106,17 +107,18 @@ def verdicts(out: pathlib.Path) -> Iterator[str]:
         out / DIFFERENCES_FILE, ("task", "arm", "other", "ahead", "low", "high", "seeds")
     )
     for task in distinct(differences, "task"):
-        own = of(differences, task=task)
-        said = [verdict(of(ends, task=task), own, other) for other in distinct(own, "other")]
-        yield f"{TITLES[task]}: {' '.join(filter(None, said))}"
+        own = rows_where(differences, task=task)
+        sentences = [verdict(rows_where(ends, task=task), own, other) for other in distinct(own, "other")]
+        yield f"{TITLES[task]}: {' '.join(filter(None, sentences))}"
 
 
-def _ends(rows: Sequence[Row]) -> str:
-    taught = any(row["optimal_actions"] is not None for row in rows)
-    several = any(row["seeds_low"] is not None for row in rows)
-    over_seeds = ["95% over seeds"] * several
-    head = ["", "seeds", "steps", "levels", "solved", "95% over levels", *over_seeds, "loops"]
-    seen = any(row.get("train_success") is not None for row in rows)
+def _ends_table(rows: Sequence[Row]) -> str:
+    by_imitation = any(row["optimal_actions"] is not None for row in rows)
+    several_seeds = any(row["seeds_low"] is not None for row in rows)
+    has_train = any(row.get("train_success") is not None for row in rows)
+    head = ["", "seeds", "steps", "levels", "solved", "95% over levels"]
+    head += ["95% over seeds"] * several_seeds + ["loops"] + ["optimal actions"] * by_imitation
+    head += ["training levels solved"] * has_train + ["the paper"]
     body = []
     for row in rows:
         cells = [
@@ -124,60 +126,59 @@ def _ends(rows: Sequence[Row]) -> str:
             str(row["runs"]),
             f"{row['steps']:,}",
             f"{row['played']:,}",
-            percent(row["success"], row["deviation"]),
-            _between(row["levels_low"], row["levels_high"]),
-            *[_between(row["seeds_low"], row["seeds_high"])] * several,
+            format_percent(row["success"], row["deviation"]),
+            _format_interval(row["levels_low"], row["levels_high"]),
+            *[_format_interval(row["seeds_low"], row["seeds_high"])] * several_seeds,
             f"{row['loops']:.1f}",
         ]
-        if taught:
+        if by_imitation:
             cells.append(f"{100 * row['optimal_actions']:.1f}%")
-        if seen:
-            cells.append(percent(row["train_success"], None))
-        cells.append(percent(row["paper"], row["paper_deviation"]))
+        if has_train:
+            cells.append(format_percent(row["train_success"], None))
+        cells.append(format_percent(row["paper"], row["paper_deviation"]))
         body.append(cells)
-    more = [*["optimal actions"] * taught, *["solved of those learned from"] * seen, "the paper"]
-    return _table([[*head, *more], *body])
+    return _to_table([head, *body])
 
 
-def _worlds(rows: Sequence[Row]) -> str:
-    arms = list(dict.fromkeys(row["arm"] for row in rows))
+def _robots_table(rows: Sequence[Row]) -> str:
+    arms = distinct(rows, "arm")
     head = ["", *(title for arm in arms for title in (ARMS[arm], "95% over episodes", "the paper"))]
     body = []
-    for task, number in dict.fromkeys((row["task"], row["number"]) for row in rows):
-        own = of(rows, task=task, number=number)
+    for task, number in distinct(rows, "task", "number"):
+        own = rows_where(rows, task=task, number=number)
         cells = [f"**{TITLES[task]}**" if number == 0 else own[0]["name"]]
         for arm in arms:
-            row = of(own, arm=arm)[0]
+            row = rows_where(own, arm=arm)[0]
             cells += [
-                percent(row["success"], row["deviation"]),
-                _between(row["episodes_low"], row["episodes_high"]),
-                percent(row["paper"], row["paper_deviation"]),
+                format_percent(row["success"], row["deviation"]),
+                _format_interval(row["episodes_low"], row["episodes_high"]),
+                format_percent(row["paper"], row["paper_deviation"]),
             ]
         body.append(cells)
-    if len(of(rows, number=0, arm=arms[0])) > 1:
-        cells = ["**mean of all worlds**"]
+    if len(rows_where(rows, number=0, arm=arms[0])) > 1:
+        cells = ["**mean of all environments**"]
         for arm in arms:
-            own = of(rows, number=0, arm=arm)
-            told = [row["paper"] for row in own if row["paper"] is not None]
-            cells += [percent(fmean(row["success"] for row in own), None), "-"]
-            cells.append(percent(fmean(told) if len(told) == len(own) else None, None))
+            own = rows_where(rows, number=0, arm=arm)
+            reported = [row["paper"] for row in own if row["paper"] is not None]
+            cells += [format_percent(fmean(row["success"] for row in own), None), "-"]
+            cells.append(format_percent(fmean(reported) if len(reported) == len(own) else None, None))
         body.append(cells)
-    return _table([head, *body])
+    return _to_table([head, *body])
 
 
-def _between(low: float | None, high: float | None) -> str:
+def _format_interval(low: float | None, high: float | None) -> str:
     return "-" if low is None or high is None else f"{100 * low:.1f} - {100 * high:.1f}%"
 
 
-def _table(rows: Sequence[Sequence[str]]) -> str:
-    """Cells as a table of Markdown; the first row names the columns."""
+def _to_table(rows: Sequence[Sequence[str]]) -> str:
+    """Return cells as a table of Markdown; the first row names the columns."""
     lines = ["| " + " | ".join(row) + " |" for row in rows]
     lines.insert(1, "|" + "---|" * len(rows[0]))
     return "\n".join(lines)
 
 
-def _as_html(markdown: str, folder: pathlib.Path) -> str:
-    """The report as one page: figures are put into it, and nothing else is let in."""
+def _to_html(markdown: str, folder: pathlib.Path) -> str:
+    """Return the report as one page with the figures in it. Raw HTML in notes is shown as text."""
     reader = MarkdownIt("commonmark", {"html": False}).enable("table")
     tokens = reader.parse(markdown.replace("+-", "±"))
     for token in tokens:

@@ -57,8 +57,8 @@ def success_over_seeds(
 ) -> SuccessOverSeeds:
     """Return the success of runs that played the same levels.
 
-    If a run did not record its `outcomes`, levels count as those of one run: all runs might have solved the same
-    levels.
+    If a run did not record its `outcomes`, levels count as those of one run: all runs might have solved the
+    same levels.
     """
     shares, table = np.array(solved) / np.array(played), outcome_table(outcomes)
     mean = float(shares.mean())
@@ -131,8 +131,8 @@ def _train_curve(rows: Sequence[Row], run: str) -> list[tuple[int, float]]:
 def is_climbing(rows: Sequence[Row]) -> bool:
     """Return whether runs end better than at `FLAT_FROM`, by more than the interval of the difference.
 
-    Then the arm was stopped before its curve was flat, and its last evaluation says little about the success after
-    more steps. Levels count as those of one run. Fewer than three evaluations are not enough to say.
+    Then the arm was stopped before its curve was flat, and its last evaluation says little about the success
+    after more steps. Levels count as those of one run. Fewer than three evaluations are not enough to say.
     """
     last, earlier, played = [], [], []
     for run in distinct(rows, "run"):
@@ -147,7 +147,7 @@ def is_climbing(rows: Sequence[Row]) -> bool:
 
 
 def difference_rows(rows: Sequence[Row], arm: str) -> list[dict[str, Any]]:
-    """Return a row for each other arm that shares a task and seeds with `arm`, with the difference of success."""
+    """Return a row for each arm with which `arm` shares a task and seeds: the difference of success."""
     last, table = last_evaluations(rows), []
     for task, learner in distinct(last, "task", "learner"):
         own = rows_where(last, task=task, learner=learner)
@@ -192,8 +192,8 @@ def verdict(ends: Sequence[Row], differences: Sequence[Row], other: str) -> str 
     if climbing:
         verb = "climbs" if len(climbing) == 1 else "climb"
         return (
-            f"{ARMS[row['arm']]} and {ARMS[other]}: too short to compare, {' and '.join(climbing)} still {verb} "
-            "at the end; give a larger `--budget` and another `--out`."
+            f"{ARMS[row['arm']]} and {ARMS[other]}: too short to compare, {' and '.join(climbing)} still "
+            f"{verb} at the end; give a larger `--budget` and another `--out`."
         )
     points = f"{100 * abs(row['ahead']):.1f} points " + ("ahead of" if row["ahead"] >= 0 else "behind")
     interval = f"95% interval {100 * row['low']:.1f} to {100 * row['high']:.1f}"

@@ -243,6 +243,3 @@ def download(env_name: str, folder: pathlib.Path, kind: str = "play") -> tuple[p
             f"looped-actor robots collect {env_name} --kind {kind}"
         ) from None
     return dataset_paths(env_name, kind, folder)
-
-
-held_out_beside = validation_path  # TEMPORARY

@@ -19,7 +19,7 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.models import GoalObservation, GoalValue, TwinGoalCritics
 from looped_actor.offline import Dataset, DatasetError, open_dataset, sample_rows
 from looped_actor.policy.policy import Policy, PolicySpec
-from looped_actor.robots.collection import CollectionJob, collect, held_out_beside
+from looped_actor.robots.collection import CollectionJob, collect, validation_path
 from looped_actor.robots.critics import critic_results
 from looped_actor.robots.evaluation import RobotPlayer, summarize_robots
 from looped_actor.robots.graded import GRADED
@@ -109,7 +109,7 @@ class RobotRun(Run):
     def data_path(self, split: str) -> pathlib.Path:
         """Return the file of a split."""
         path = pathlib.Path(self.config.data.train or self.material / f"{dataset_name(self.config.task)}.npz")
-        return path if split == "train" else held_out_beside(path)
+        return path if split == "train" else validation_path(path)
 
     def data(self, split: str) -> Dataset:
         """Return the data of a split, if they fit the environment and are those that the run began with."""
