@@ -1,22 +1,22 @@
-"""How fast this machine multiplies, which bounds everything else."""
+"""Rate of matrix products on this machine, an upper bound of everything else."""
 
 from collections.abc import Callable
 from typing import Any
 
 
-def products() -> tuple[Callable[[], Any], float]:
-    """Products of tokens by the weights of a layer, one after the other: to be timed, and their FLOPs."""
+def matrix_products() -> tuple[Callable[[], Any], float]:
+    """Return a function that multiplies tokens by the weights of a layer many times, and its FLOPs."""
     import jax
     import jax.numpy as jnp
 
     a, b, count = jnp.ones((512, 256)), jnp.ones((256, 256)), 64
-    many = jax.jit(lambda a, b: jax.lax.fori_loop(0, count, lambda _, s: s @ b, a))
-    return lambda: many(a, b), 2.0 * count * a.size * b.shape[1]
+    multiply = jax.jit(lambda a, b: jax.lax.fori_loop(0, count, lambda _, s: s @ b, a))
+    return lambda: multiply(a, b), 2.0 * count * a.size * b.shape[1]
 
 
 def product_rate() -> float:
-    """FLOPs a second of matrix products, on one device."""
-    from looped_actor.models.cost import fastest
+    """Return the FLOP/s of matrix products, on one device."""
+    from looped_actor.planning.timing import fastest
 
-    work, flops = products()
-    return flops / fastest(work)
+    multiply, flops = matrix_products()
+    return flops / fastest(multiply)

@@ -42,7 +42,7 @@ relaxed = {
     "deadline": None,
     "report_multiple_bugs": False,
     "suppress_health_check": [HealthCheck.too_slow],
-    "phases": [Phase.explicit, Phase.reuse, Phase.generate],  # shrinking would compile for an hour
+    "phases": [Phase.explicit, Phase.reuse, Phase.generate],  # drain_sizes would compile for an hour
 }
 settings.register_profile("quick", max_examples=10, derandomize=bool(os.environ.get("CI")), **relaxed)
 settings.register_profile("thorough", max_examples=100, **relaxed)

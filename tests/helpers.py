@@ -27,9 +27,9 @@ def cast(module, dtype):
 
 def evaluated(folder, checkpoint=None, **options):
     """What `looped-actor eval` says of a policy, on one device."""
-    from looped_actor.evaluation.requests import EvaluationRequest
+    from looped_actor.evaluation.options import EvaluationOptions
     from looped_actor.runs.evaluate import evaluate_policy
     from looped_actor.runs.load import policy_at
     from looped_actor.training.sharding import all_devices
 
-    return evaluate_policy(policy_at(folder, checkpoint), EvaluationRequest(**options), all_devices(1))
+    return evaluate_policy(policy_at(folder, checkpoint), EvaluationOptions(**options), all_devices(1))

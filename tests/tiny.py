@@ -1,23 +1,17 @@
 """Runs that are small enough for a test."""
 
+from dataclasses import replace
+
+from looped_actor.loop import FixedLoops
+from looped_actor.models import CoreConfig
+from looped_actor.models.arms import Looped, Perceptron, RepeatedConvLSTM, Stacked
 from looped_actor.runs.presets import preset
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 
 CHANGES = {
-    "core.width": 8,
-    "core.heads": 1,
-    "core.hidden_multiple": 8,
-    "halting.max_loops": 4,
-    "drc.channels": 4,
-    "drc.depth": 2,
-    "drc.ticks": 2,
-    "drc.hidden": 8,
-    "ppo.num_envs": 16,
-    "ppo.rollout_steps": 8,
-    "ppo.minibatch": 32,
-    "imitation.num_envs": 16,
-    "imitation.rollout_steps": 8,
-    "imitation.minibatch": 32,
+    "algorithm.num_envs": 16,
+    "algorithm.rollout_steps": 8,
+    "algorithm.minibatch": 32,
     "levels.train_count": 60,
     "levels.held_out_count": 20,
     "levels.evaluate_count": 10,
@@ -25,16 +19,12 @@ CHANGES = {
     "checkpoint_every": 2,
     "total_steps": 6 * 128,
 }
-
-WORLD_CHANGES = {
-    "core.width": 8,
-    "core.heads": 1,
-    "core.hidden_multiple": 8,
-    "halting.max_loops": 3,
-    "mlp": [8],
-    "gciql.hidden": [8],
-    "gciql.batch": 16,
-    "gciql.updates_per_iteration": 5,
+LOOPED_CHANGES = {"arm.core.width": 8, "arm.core.heads": 1, "arm.halting.max_loops": 4}
+"""The same net as `tiny` has for the looped arm, as changes for --set."""
+ROBOT_CHANGES = {
+    "algorithm.hidden": [8],
+    "algorithm.batch": 16,
+    "algorithm.updates_per_iteration": 5,
     "data.transitions": 40,
     "data.episode_transitions": 20,
     "episodes": 1,
@@ -43,9 +33,36 @@ WORLD_CHANGES = {
     "checkpoint_every": 1,
     "total_steps": 20,
 }
+CORE = CoreConfig(width=8, heads=1, layers=1)
+DRC = RepeatedConvLSTM(channels=4, depth=2, ticks=2, hidden=8)
+
+
+def shrink(arm, max_loops):
+    """The arm with a small net."""
+    if isinstance(arm, RepeatedConvLSTM):
+        return DRC
+    if isinstance(arm, Perceptron):
+        return Perceptron((8,))
+    if isinstance(arm, Stacked):
+        return Stacked(CORE, min(arm.copies, max_loops))
+    if isinstance(arm, Looped) and not isinstance(arm.halting, FixedLoops):
+        return replace(arm, core=CORE, halting=replace(arm.halting, max_loops=max_loops))
+    return replace(arm, core=CORE)
 
 
 def tiny(task="boxoban", arm="looped", by="ppo", **changes):
-    """A run of six iterations; changes as ppo__epochs=1."""
+    """A run of six iterations; changes as algorithm__epochs=1."""
+    config = preset(task, "micro", arm, by)
+    return _change(replace(config, arm=shrink(config.arm, 4)), CHANGES, changes)
+
+
+def tiny_robot(task="cube-double", arm="looped", **changes):
+    """A run of four iterations of five updates."""
+    config = preset(task, "micro", "looped" if arm is None else arm)
+    config = replace(config, arm=None if arm is None else shrink(config.arm, 3))
+    return _change(config, ROBOT_CHANGES, changes)
+
+
+def _change(config, defaults, changes):
     named = {name.replace("__", "."): value for name, value in changes.items()}
-    return replaced(preset(task, "micro", arm, by), CHANGES | named)
+    return replace_fields(config, defaults | named)

@@ -17,7 +17,7 @@ from gymnasium.vector import AutoresetMode
 
 from helpers import relative, thorough
 from looped_actor import (
-    ActorCritic,
+    Actor,
     CoreConfig,
     GaussianMeanAndStd,
     LoopedTrunk,
@@ -28,14 +28,14 @@ from looped_actor import (
     VectorTokenizer,
 )
 from looped_actor.algorithms import PPOConfig
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms.PPO import PPO
 from looped_actor.envs import VectorEnv
 from looped_actor.envs.gymnasium import VectorGym
 from looped_actor.models.arms import STARTS
 from looped_actor.puzzles.banks import starter_bank
 from looped_actor.puzzles.envs import Boxoban
 from looped_actor.training import Schedule, fit
-from looped_actor.training.fit import as_numbers
+from looped_actor.training.fit import to_numbers
 from looped_actor.training.sharding import all_devices
 
 CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=8, epochs=1, learning_rate=1e-3)
@@ -44,7 +44,7 @@ SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
 
 def build(rngs, starting=None):
-    return ActorCritic(
+    return Actor(
         PlanesTokenizer(4, 8, rngs=rngs),
         LoopedTrunk(CoreConfig(8, 1, 1, hidden_multiple=8), PolicyKL(max_loops=3), starting, rngs=rngs),
         ReadoutLogits(8, 4, rngs=rngs),
@@ -65,11 +65,11 @@ class SameDraws(VectorGym):
 def test_a_run_on_the_host_is_the_run_on_the_devices(start):
     env, net = Boxoban(starter_bank("boxoban").on_device(), time_limit=4), lambda r: build(r, STARTS[start])
     trainers = (
-        ppo_trainer(CONFIG, env, net, 2, all_devices(1)),
-        ppo_trainer(CONFIG, SameDraws(env, 4), net, 2, all_devices(1)),
+        PPO(CONFIG, env, net, 2, all_devices(1)),
+        PPO(CONFIG, SameDraws(env, 4), net, 2, all_devices(1)),
     )
     (ours, metrics), (theirs, told) = (_run(trainer) for trainer in trainers)
-    metrics, told = as_numbers(metrics), as_numbers(told)
+    metrics, told = to_numbers(metrics), to_numbers(told)
     assert metrics["episodes"] == told["episodes"] > 0
     for name in (
         "success",
@@ -81,7 +81,7 @@ def test_a_run_on_the_host_is_the_run_on_the_devices(start):
         "explained_variance",
     ):
         assert told[name] == pytest.approx(metrics[name], rel=1e-4), name
-    assert (theirs.players.observation == ours.players.observation).all()
+    assert (theirs.env_state.observation == ours.env_state.observation).all()
     for mine, other in zip(jax.tree.leaves(ours.weights), jax.tree.leaves(theirs.weights), strict=True):
         assert relative(other, mine) < 1e-4
 
@@ -93,7 +93,7 @@ def test_a_run_is_what_it_was(tmp_path, x64):
     levels of optimisation; everything after the draw is in float64.
     """
     env = Boxoban(starter_bank("boxoban").on_device(), time_limit=4)
-    trainer = ppo_trainer(CONFIG, SameDraws(env, 4), build, 2, all_devices(1), dtype=jnp.float64)
+    trainer = PPO(CONFIG, SameDraws(env, 4), build, 2, all_devices(1), dtype=jnp.float64)
     same = {"seed": 3, "fingerprint": "", "schedule": Schedule(4, 100, 100)}
     fit(trainer, tmp_path, **same, evaluate=lambda state: {"success": 0.0, "loops": 1.0})
     with zipfile.ZipFile(GOLDEN) as file:
@@ -106,7 +106,7 @@ def test_a_run_is_what_it_was(tmp_path, x64):
 
 
 def _run(trainer):
-    state, _ = trainer.iterate(trainer.begin(seed=3))
+    state, _ = trainer.iterate(trainer.init(seed=3))
     return trainer.iterate(state)
 
 
@@ -129,7 +129,7 @@ class Target(gymnasium.Env):
 
 def test_vectors_of_actions_are_clipped_and_successes_counted():
     def build_gaussian(rngs):
-        return ActorCritic(
+        return Actor(
             VectorTokenizer(2, 8, rngs=rngs),
             LoopedTrunk(
                 CoreConfig(8, 1, 1, hidden_multiple=8, convolution=False), PolicyKL(max_loops=2), rngs=rngs
@@ -139,8 +139,8 @@ def test_vectors_of_actions_are_clipped_and_successes_counted():
         )
 
     envs = gymnasium.vector.SyncVectorEnv([Target] * 4, autoreset_mode=AutoresetMode.SAME_STEP)
-    trainer = ppo_trainer(CONFIG, envs, build_gaussian, 1, all_devices(1))
-    state, metrics = trainer.iterate(trainer.begin(seed=0))
+    trainer = PPO(CONFIG, envs, build_gaussian, 1, all_devices(1))
+    state, metrics = trainer.iterate(trainer.init(seed=0))
     assert float(metrics.play.episodes) == 24
     assert 0 < float(metrics.play.success) < 1
     assert float(metrics.play.episode_length) == 1
@@ -165,7 +165,7 @@ def test_vectors_of_actions_are_clipped_and_successes_counted():
 )
 def test_what_cannot_be_trained_on_is_said(envs, message):
     with pytest.raises(ValueError, match=message):
-        ppo_trainer(CONFIG, envs(), build, 1, all_devices(1))
+        PPO(CONFIG, envs(), build, 1, all_devices(1))
 
 
 def test_a_head_for_other_actions_is_refused():
@@ -176,11 +176,11 @@ def test_a_head_for_other_actions_is_refused():
         net.policy = ReadoutLogits(8, 3, rngs=rngs)
         return net
 
-    trainer = ppo_trainer(CONFIG, VectorGym(env, 4), three_ways, 1, all_devices(1))
+    trainer = PPO(CONFIG, VectorGym(env, 4), three_ways, 1, all_devices(1))
     with pytest.raises(
         ValueError, match=r"a Categorical of 3 actions, and the environment takes DiscreteActions\(count=4"
     ):
-        trainer.iterate(trainer.begin(seed=0))
+        trainer.iterate(trainer.init(seed=0))
 
 
 def test_a_vector_of_another_size_is_refused():

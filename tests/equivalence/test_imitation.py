@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from helpers import thorough
-from looped_actor.algorithms import Advised, ImitationConfig, imitation_loss
-from looped_actor.algorithms.imitation_trainer import MOST_GROUPS
+from looped_actor.algorithms import LabelledBatch, ImitationConfig, imitation_loss
+from looped_actor.algorithms.Imitation import MOST_GROUPS
 from looped_actor.algorithms.online import minibatches
 from looped_actor.loop import Categorical
 from looped_actor.runs.folder import begin_run
@@ -21,7 +21,7 @@ from tiny import tiny
 
 class Loop(NamedTuple):
     loops: jax.Array
-    executed_to_learn: float = 0.0
+    weighted_loop_cost: float = 0.0
 
 
 class Now(NamedTuple):
@@ -37,7 +37,7 @@ def test_the_loss_is_the_cross_entropy_to_the_set():
         def decide(observation, *, expected_loops=None, memory=None):
             return Now(Categorical(logits), Loop(jnp.ones(4, jnp.int32)))
 
-        return imitation_loss(decide, Advised(logits, optimal, jnp.ones(4, jnp.int32)))
+        return imitation_loss(decide, LabelledBatch(logits, optimal, jnp.ones(4, jnp.int32)))
 
     found, terms = loss(logits)
     chances = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
@@ -80,7 +80,7 @@ def test_the_solver_plays_its_share_and_lost_games_begin_anew(task, tmp_path):
     config = begin_run(tiny(task, by="imitation", time_limit=12), tmp_path / "run")
     trainer = run_of(config, tmp_path / "run", all_devices(1)).trainer
     learner = trainer.learner
-    state = trainer.begin(0)
+    state = trainer.init(0)
     solvers = np.arange(16) % 2 == 1
     for _ in range(2):
         given = learner.ask(trainer.mesh, state)
@@ -97,9 +97,9 @@ def test_the_solver_plays_its_share_and_lost_games_begin_anew(task, tmp_path):
         assert followed[given >= 0].all()  # what the solver did is what it would advise
         lost = learner.teacher.advise(np.asarray(players.observation)).remaining < 0
         after, metrics = trainer.iterate(state)
-        same = (np.asarray(after.players.envs.episode) == np.asarray(players.envs.episode)).tolist()
+        same = (np.asarray(after.env_state.envs.episode) == np.asarray(players.envs.episode)).tolist()
         assert same == (~lost).tolist()
-        assert learner.teacher.advise(np.asarray(after.players.observation)).remaining.min() >= 0
+        assert learner.teacher.advise(np.asarray(after.env_state.observation)).remaining.min() >= 0
         assert float(metrics.advised) == pytest.approx((advice.remaining > 0).mean())
         done = (steps.terminated | steps.truncated) & ~solvers
         assert float(metrics.play.episodes) == done.sum()

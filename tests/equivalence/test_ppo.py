@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from looped_actor import Categorical
-from looped_actor.algorithms import PPOBatch, PPOConfig, descend, new_learner, normalised_advantage, ppo_loss
+from looped_actor.algorithms import PPOBatch, PPOConfig, apply_gradients, init_learner, normalize_advantages, ppo_loss
 from looped_actor.algorithms.online import minibatches
 from looped_actor.loop import MeanGradient, Packed, mean_gradient
 
@@ -52,7 +52,7 @@ def net_of(weights):
     def decide(observation, *, expected_loops, memory=None):
         outputs = observation @ weights
         latent = jnp.zeros((len(outputs), 1))
-        loop = SimpleNamespace(loops=expected_loops, executed_to_learn=expected_loops.sum(), latent=latent)
+        loop = SimpleNamespace(loops=expected_loops, weighted_loop_cost=expected_loops.sum(), latent=latent)
         return SimpleNamespace(
             distribution=Categorical(outputs[:, :ACTIONS]), value=outputs[:, ACTIONS], loop=loop
         )
@@ -85,7 +85,7 @@ def test_loss_and_gradient_equal_numpy(case, x64):
 
 def test_advantages_are_normalised_over_the_whole_rollout(x64):
     advantage = np.random.default_rng(0).normal(3, 5, size=(6, 4))
-    found = normalised_advantage(jnp.asarray(advantage))
+    found = normalize_advantages(jnp.asarray(advantage))
     np.testing.assert_allclose(found, (advantage - advantage.mean()) / advantage.std(), rtol=1e-7)
 
 
@@ -94,11 +94,11 @@ def test_an_update_that_is_not_finite_is_skipped_and_counted(poison):
     import optax
 
     optimiser = optax.adam(0.1)
-    learner = new_learner({"w": jnp.ones(3)}, optimiser)
+    learner = init_learner({"w": jnp.ones(3)}, optimiser)
 
     def step(learner, factor):
         loss, gradient = jax.value_and_grad(lambda p: (p["w"] ** 2).sum() * factor)(learner.parameters)
-        return descend(learner, optimiser, MeanGradient(loss, {}, gradient))
+        return apply_gradients(learner, optimiser, MeanGradient(loss, {}, gradient))
 
     good, update = step(learner, 1.0)
     assert bool(update.taken)

@@ -11,7 +11,7 @@ import pytest
 
 import looped_actor
 from looped_actor.loop import StopReason
-from looped_actor.loop.starts import Carried
+from looped_actor.loop.carry import Carried
 from looped_actor.planning.bench_serving import engine_share
 from looped_actor.policy.policy import Policy
 from looped_actor.runs.registry import run_of
@@ -146,7 +146,7 @@ def test_nets_that_do_not_loop_answer_too(arm):
 
 
 def test_more_than_may_wait_are_refused_and_those_who_wait_answered(policy, seen):
-    engine = Engine(policy, slots=1, most_waiting=3, most_loops=3000)
+    engine = Engine(policy, slots=1, max_waiting=3, most_loops=3000)
     slow = {"threshold": 0.0, "max_loops": 3000}
     accepted, refused = [], 0
     for _ in range(12):

@@ -11,10 +11,10 @@ from flax import nnx
 
 from helpers import thorough
 from looped_actor import load_policy
-from looped_actor.algorithms import PPOBatch, PPOConfig, as_open_loop, ppo_loss
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
-from looped_actor.algorithms.rollout import new_players, stream
+from looped_actor.algorithms import PPOBatch, PPOConfig, to_streaming, ppo_loss
+from looped_actor.algorithms import make_policy
+from looped_actor.algorithms.PPO import PPO
+from looped_actor.algorithms.rollout import init_env_state, stream
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation.levels import play_levels
 from looped_actor.loop import Carried, FixedStart, Memory, Streaming, starting_of
@@ -22,7 +22,7 @@ from looped_actor.models.arms import STARTS
 from looped_actor.names import StartName
 from looped_actor.puzzles.banks import starter_bank
 from looped_actor.runs.registry import run_of
-from looped_actor.training.fit import as_numbers
+from looped_actor.training.fit import to_numbers
 from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
@@ -39,7 +39,7 @@ def test_a_policy_that_is_called_step_by_step_plays_what_an_evaluation_plays():
     """With one call for each level and step, and what it returned given to the next."""
     policy = trained()
     env = policy.run.environment(starter_bank("rush-hour"), LEVELS)
-    decide = deciding(policy.run.definition, policy.weights)
+    decide = make_policy(policy.run.definition, policy.weights)
 
     @jax.jit
     def evaluation():
@@ -94,10 +94,10 @@ def test_what_is_learned_from_is_what_was_thought(start, x64):
     vector, root = VectorEnv(env, 6), jax.random.key_data(jax.random.key(1))
 
     def batch(weights):
-        decide = deciding(definition, weights)
-        first = new_players(vector, root)
+        decide = make_policy(definition, weights)
+        first = init_env_state(vector, root)
         memory = STARTS[start].begin(lambda: decide(first.observation).loop.latent)
-        opened = as_open_loop(definition, weights)
+        opened = to_streaming(definition, weights)
         given = vector, first._replace(memory=memory), opened, root, jnp.int32(0), 5, Streaming(2)
         steps = stream(*given)[1].steps
         flat = jax.tree.map(lambda leaf: leaf.reshape(-1, *leaf.shape[2:]), steps)
@@ -112,7 +112,7 @@ def test_what_is_learned_from_is_what_was_thought(start, x64):
 
         def loss(latent):
             known = examples._replace(memory=examples.memory._replace(latent=latent))
-            losses, terms = ppo_loss(deciding(definition, weights), known, PPOConfig())
+            losses, terms = ppo_loss(make_policy(definition, weights), known, PPOConfig())
             return losses.mean(), terms
 
         latents = examples.memory.latent.astype(jnp.float64)
@@ -135,16 +135,16 @@ def test_the_first_update_of_a_run_is_from_where_its_thoughts_started():
         config = tiny("rush-hour", start=start, total_steps=128)
         run = run_of(config, mesh=all_devices(1))
         env = run.environment(starter_bank("rush-hour"), 20)
-        trainer = ppo_trainer(config.ppo, env, run.build, 2, all_devices(1))
-        state, metrics = trainer.iterate(trainer.begin(seed=0))
-        return state, as_numbers(metrics)
+        trainer = PPO(config.ppo, env, run.build, 2, all_devices(1))
+        state, metrics = trainer.iterate(trainer.init(seed=0))
+        return state, to_numbers(metrics)
 
     state, told = first_iteration("carried")
     assert told["stored_start_kl"] == pytest.approx(0, abs=1e-10)
     assert told["fresh_start_kl"] >= 0
-    assert state.players.memory.latent.shape == (16, 37, 8)
+    assert state.env_state.memory.latent.shape == (16, 37, 8)
     fixed, plain = first_iteration("fixed")
-    assert fixed.players.memory is None
+    assert fixed.env_state.memory is None
     assert not {"stored_start_kl", "fresh_start_kl"} & set(plain)
 
 

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from looped_actor import load_policy
-from looped_actor.algorithms import as_open_loop
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.rollout import new_players, play, stream
+from looped_actor.algorithms import to_streaming
+from looped_actor.algorithms import make_policy
+from looped_actor.algorithms.rollout import init_env_state, play, stream
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation import levels as levels_play
 from looped_actor.evaluation.levels import play_levels, stream_levels
-from looped_actor.loop import Categorical, FrozenScan, OpenLoop, Streaming
+from looped_actor.loop import Categorical, FrozenScan, StreamablePolicy, Streaming
 from looped_actor.loop.halting import PolicyKL
 from looped_actor.loop.state import LoopProblem
 from looped_actor.models.arms import STARTS
@@ -61,8 +61,8 @@ def in_step(task, dtype, start):
 
     @jax.jit
     def run(weights):
-        frozen = deciding(definition, weights, execution=FrozenScan())
-        first = new_players(vector, root)
+        frozen = make_policy(definition, weights, execution=FrozenScan())
+        first = init_env_state(vector, root)
         memory = STARTS[start].begin(lambda: frozen(first.observation).loop.latent)
         players, _ = play(vector, first._replace(memory=memory), frozen, root, jnp.int32(0), 4)
         return players, play(vector, players, frozen, root, jnp.int32(4), STEPS, some_given())
@@ -82,7 +82,7 @@ def test_a_streamed_rollout_is_the_one_in_step(task, slots, start, x64):
 
     @jax.jit
     def run(weights):
-        loop = as_open_loop(definition, weights)
+        loop = to_streaming(definition, weights)
         return stream(vector, before, loop, root, jnp.int32(4), STEPS, Streaming(slots), some_given())
 
     our_players, ours = run(weights)
@@ -113,9 +113,9 @@ def test_streamed_levels_are_those_in_step(task, slots, start, x64, monkeypatch)
 
     @jax.jit
     def both(weights):
-        frozen = deciding(definition, weights, execution=FrozenScan())
+        frozen = make_policy(definition, weights, execution=FrozenScan())
         streamed = stream_levels(
-            env, as_open_loop(definition, weights), levels, 8, Streaming(slots), STARTS[start]
+            env, to_streaming(definition, weights), levels, 8, Streaming(slots), STARTS[start]
         )
         return play_levels(env, frozen, levels, 8, starting=STARTS[start]), streamed
 
@@ -132,7 +132,7 @@ def test_streamed_levels_are_those_in_step(task, slots, start, x64, monkeypatch)
 def counting(depths):
     """A loop whose latent counts, and whose example n stops after as many loops as `depths[n]` says."""
 
-    class Asked(PolicyKL):
+    class Request(PolicyKL):
         def observe(self, latent, x, readout):
             return x
 
@@ -142,8 +142,8 @@ def counting(depths):
         def converged(self, loop, divergence):
             return loop >= divergence
 
-    problem = LoopProblem(lambda z, x: z + 1, lambda z, x: Categorical(z[:, None]), Asked(max_loops=99))
-    return OpenLoop(
+    problem = LoopProblem(lambda z, x: z + 1, lambda z, x: Categorical(z[:, None]), Request(max_loops=99))
+    return StreamablePolicy(
         embed=lambda observation: observation,
         start=lambda x: jnp.zeros(len(x)),
         problem=problem,
@@ -206,4 +206,4 @@ def test_a_stream_needs_a_slot():
 def test_what_does_not_loop_is_not_opened():
     for arm in ("iso-flops", "drc"):
         config = tiny("boxoban", arm)
-        assert run_of(config).build(nnx.Rngs(0)).as_open_loop() is None
+        assert run_of(config).build(nnx.Rngs(0)).to_streaming() is None

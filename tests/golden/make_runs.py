@@ -17,7 +17,7 @@ from looped_actor.models import AUTHORS
 from looped_actor.runs.folder import begin_run, train_run
 from looped_actor.runs.presets import preset
 from looped_actor.training.sharding import all_devices
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 from tiny import WORLD_CHANGES, tiny
 
 FOUR_ITERATIONS = {
@@ -40,7 +40,7 @@ AUTHORS_RECIPE = {
 def robot(arm="looped", **changes):
     """A run of four iterations on robot data."""
     named = {name.replace("__", "."): value for name, value in changes.items()}
-    return replaced(preset("cube-double", "micro", arm), WORLD_CHANGES | {"double_precision": True} | named)
+    return replace_fields(preset("cube-double", "micro", arm), WORLD_CHANGES | {"double_precision": True} | named)
 
 
 RUNS = {

@@ -12,7 +12,7 @@ from looped_actor.models import CoreConfig, FPRMCore
 from looped_actor.models.layers import rms_norm
 
 FILES = ["core_grid_categorical.npz", "core_tokens_gaussian.npz", "core_paper_size.npz"]
-EXECUTIONS = [FrozenScan(), EarlyExit(), Packed(chunk=5)]
+EXECUTIONS = [FrozenScan(), EarlyExit(), Packed(microbatch=5)]
 PRECISIONS = {"float32": 1e-4, "float64": 1e-9}
 
 

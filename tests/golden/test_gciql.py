@@ -8,11 +8,11 @@ from jax.sharding import PartitionSpec
 
 from helpers import relative
 from looped_actor.algorithms import GCIQLConfig, GoalBatch
-from looped_actor.algorithms.gciql_trainer import Nets, gciql_trainer
+from looped_actor.algorithms.GCIQL import Nets, GCIQL
 from looped_actor.models import GoalValue, MLPActor, TwinGoalCritics
 from looped_actor.offline import Dataset, EpisodeIndex, GoalSampling
 from looped_actor.offline.batches import Fetched
-from looped_actor.training.fit import as_numbers
+from looped_actor.training.fit import to_numbers
 from looped_actor.training.sharding import all_devices
 from looped_actor.utils.tensors import named_leaves
 
@@ -81,8 +81,8 @@ def update(golden):
     )
     index = EpisodeIndex(np.zeros(1, np.int32), np.zeros(2, np.int32))
     data = Dataset(np.zeros((2, SIZE), np.float32), np.zeros((2, ACTIONS), np.float32), index)
-    trainer = gciql_trainer(config, GoalSampling(), data, BUILD, 1, all_devices(1), mapped=True)
-    state = trainer.begin(0)
+    trainer = GCIQL(config, GoalSampling(), data, BUILD, 1, all_devices(1), mapped=True)
+    state = trainer.init(0)
     parameters = put_in(state.learner.parameters, file, "param")
     target = put_in(state.target_critics, file, "param", "target_critics.")
     state = state._replace(learner=state.learner._replace(parameters=parameters), target_critics=target)
@@ -114,7 +114,7 @@ def test_losses_and_statistics(update):
     }
     for ours, theirs in expected.items():
         np.testing.assert_allclose(
-            as_numbers(jax.device_get(metrics))[ours], file[f"loss/{theirs}"], rtol=1e-4, err_msg=ours
+            to_numbers(jax.device_get(metrics))[ours], file[f"loss/{theirs}"], rtol=1e-4, err_msg=ours
         )
     behaviour = float(file["alpha"]) * metrics.actor.behaviour_loss
     np.testing.assert_allclose(behaviour, file["loss/actor/bc_loss"], rtol=1e-4)

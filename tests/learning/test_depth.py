@@ -9,10 +9,10 @@ from flax import nnx
 from jaxtyping import Array, Float, Int
 from scipy.special import log_softmax
 
-from looped_actor import ActorCritic, CoreConfig, LoopedTrunk, PolicyKL, ReadoutLogits, ValueHead
+from looped_actor import Actor, CoreConfig, LoopedTrunk, PolicyKL, ReadoutLogits, ValueHead
 from looped_actor.algorithms import PPOConfig
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms import make_policy
+from looped_actor.algorithms.PPO import PPO
 from looped_actor.envs import Outcome
 from looped_actor.models.tokenizers import Tokens
 from looped_actor.training.sharding import all_devices
@@ -79,7 +79,7 @@ def rate(x, numpy):
 def build(rngs):
     trunk = LoopedTrunk(CoreConfig(width=WIDTH, heads=1, layers=1, hidden_multiple=8), HALTING, rngs=rngs)
     trunk.core = Relaxation()
-    return ActorCritic(
+    return Actor(
         SignTokenizer(rngs=rngs), trunk, ReadoutLogits(WIDTH, 2, rngs=rngs), ValueHead(WIDTH, rngs=rngs)
     )
 
@@ -106,18 +106,18 @@ def test_harder_states_get_more_loops():
     config = PPOConfig(
         num_envs=32, rollout_steps=8, minibatch=64, epochs=2, learning_rate=5e-3, entropy_cost=0.0
     )
-    trainer = ppo_trainer(config, SignalledAction(), build, 30, all_devices(1))
-    state = trainer.begin(seed=0)
+    trainer = PPO(config, SignalledAction(), build, 30, all_devices(1))
+    state = trainer.init(seed=0)
     for _ in range(30):
         state, _ = trainer.iterate(state)
     definition, weights = trainer.learner.net.definition, state.weights
     net = nnx.merge(definition, weights.parameters, weights.fixed)
     for sign in (0, 1):
         boards = jnp.array([[[[sign, difficulty]]] for difficulty in DIFFICULTIES], jnp.float32)
-        decision = deciding(definition, weights)(boards)
+        decision = make_policy(definition, weights)(boards)
         probability = np.exp(decision.distribution.log_probabilities[:, sign])
         assert (probability > 0.9).all()  # hard states are decided as well as easy ones
         loops = decision.loop.loops.tolist()
-        embedded = np.asarray(net.tokenizer(weights.statistics.normalise(boards)).embedding[:, 0], np.float64)
+        embedded = np.asarray(net.tokenizer(weights.statistics.normalize(boards)).embedding[:, 0], np.float64)
         assert loops == [expected_loops(net, x) for x in embedded]
         assert loops[0] < loops[1] < loops[2] < HALTING.max_loops

@@ -9,7 +9,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from looped_actor import (
-    ActorCritic,
+    Actor,
     CoreConfig,
     LoopedTrunk,
     PlanesTokenizer,
@@ -18,8 +18,8 @@ from looped_actor import (
     ValueHead,
 )
 from looped_actor.algorithms import Advice, ImitationConfig
-from looped_actor.algorithms import policy_fn as deciding
-from looped_actor.algorithms.imitation_trainer import imitation_trainer
+from looped_actor.algorithms import make_policy
+from looped_actor.algorithms.Imitation import Imitation
 from looped_actor.envs import Outcome
 from looped_actor.training.sharding import all_devices
 
@@ -77,7 +77,7 @@ class RingTeacher:
 
 def build(rngs):
     core = CoreConfig(width=WIDTH, heads=2, layers=1, hidden_multiple=16)
-    return ActorCritic(
+    return Actor(
         PlanesTokenizer(2, WIDTH, rngs=rngs),
         LoopedTrunk(core, PolicyKL(max_loops=4), rngs=rngs),
         ReadoutLogits(WIDTH, 2, rngs=rngs),
@@ -87,13 +87,13 @@ def build(rngs):
 
 def test_every_optimal_action_is_learned():
     config = ImitationConfig(num_envs=32, rollout_steps=8, minibatch=64, epochs=2, learning_rate=5e-3)
-    trainer = imitation_trainer(config, Ring(), build, 40, all_devices(1), teacher=RingTeacher())
-    state = trainer.begin(seed=0)
+    trainer = Imitation(config, Ring(), build, 40, all_devices(1), teacher=RingTeacher())
+    state = trainer.init(seed=0)
     for _ in range(40):
         state, _ = trainer.iterate(state)
     states = [pair for pair in itertools.product(range(CELLS), repeat=2) if pair[0] != pair[1]]
     boards = jnp.stack([Ring().observe(Walk(jnp.int32(p), jnp.int32(g))) for p, g in states])
-    decision = deciding(trainer.learner.net.definition, state.weights)(boards)
+    decision = make_policy(trainer.learner.net.definition, state.weights)(boards)
     probability = np.exp(np.asarray(decision.distribution.log_probabilities))
     best = np.array([optimal(*pair) for pair in states])
     assert best.all(axis=1).sum() == CELLS  # the opposite cells, where either way is as short

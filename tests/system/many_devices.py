@@ -9,7 +9,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from helpers import relative
 from looped_actor import (
-    ActorCritic,
+    Actor,
     CoreConfig,
     EarlyExit,
     FrozenScan,
@@ -24,7 +24,7 @@ from looped_actor import (
 assert jax.device_count() == 8
 rngs = nnx.Rngs(0)
 config = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
-model = ActorCritic(
+model = Actor(
     PlanesTokenizer(4, 16, rngs=rngs),
     LoopedTrunk(config, PolicyKL(threshold=3e-3), rngs=rngs),
     ReadoutLogits(16, 4, rngs=rngs),

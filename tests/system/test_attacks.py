@@ -37,7 +37,7 @@ from looped_actor.runs.folder import begin_run, complete_start, is_begun, read_r
 from looped_actor.training.checkpoints import Bookmark, CheckpointError, Checkpoints
 from looped_actor.training.loggers import TableFile
 from looped_actor.training.sharding import all_devices, start_devices
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 from looped_actor.utils.files import FileError, write_whole
 from looped_actor.utils.tensors import PolicyError
 from tiny import CHANGES, tiny
@@ -288,7 +288,7 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
     assert not is_begun(folder)
     train = folder / "levels" / "train.levels"
     before, made = train.read_bytes(), train.stat().st_mtime_ns
-    other = replaced(config, {"levels.train_count": 9})
+    other = replace_fields(config, {"levels.train_count": 9})
     begin_run(other, folder)
     assert len(open_bank(train)) == 9
     (folder / "config.json").unlink()

@@ -18,10 +18,10 @@ from helpers import thorough
 EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 
 
-def output_of(name, **replaced):
-    """What an example prints, with some of its numbers replaced."""
+def output_of(name, **replace_fields):
+    """What an example prints, with some of its numbers replace_fields."""
     code = (ROOT / "examples" / name).read_text()
-    for before, after in replaced.values():
+    for before, after in replace_fields.values():
         assert code.count(before) == 1
         code = code.replace(before, after)
     done = run(sys.executable, "-c", code)

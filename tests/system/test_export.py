@@ -15,7 +15,7 @@ from test_commands import command
 
 import looped_actor
 from looped_actor.envs import VectorEnv
-from looped_actor.evaluation.requests import ExportRequest
+from looped_actor.evaluation.options import ExportOptions
 from looped_actor.loop import Carried
 from looped_actor.models import GoalObservation
 from looped_actor.policy.export import export_policy
@@ -25,7 +25,7 @@ from looped_actor.puzzles.envs import RushHour
 from looped_actor.runs.load import policy_at
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 
 ROOT = pathlib.Path(__file__).parents[2]
 TRAINED = ROOT / "results" / "micro_rush_hour" / "policy"
@@ -116,10 +116,10 @@ def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, ca
 
 def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
     changes = {"core.width": 8, "core.heads": 1, "core.hidden_multiple": 8, "halting.threshold": 0.03}
-    config = replaced(preset("cube-double", "micro", "looped"), changes)
+    config = replace_fields(preset("cube-double", "micro", "looped"), changes)
     save_policy(config, run_of(config).new_weights(), tmp_path / "policy")
     signature = export_policy(
-        policy_at(tmp_path / "policy"), ExportRequest(platforms=("cpu",)), tmp_path / "out"
+        policy_at(tmp_path / "policy"), ExportOptions(platforms=("cpu",)), tmp_path / "out"
     )
     assert list(signature["inputs"]) == ["state", "goal"]
     state, goal = np.random.default_rng(0).normal(0, 2, (2, 20, 37)).astype(np.float32)
@@ -133,7 +133,7 @@ def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
 
 def test_a_program_takes_and_gives_back_what_is_carried(tmp_path, jax_alone):
     policy = policy_at(TRAINED).with_start(Carried())
-    request = ExportRequest(platforms=("cpu",), start="carried")
+    request = ExportOptions(platforms=("cpu",), start="carried")
     signature = export_policy(policy_at(TRAINED), request, tmp_path)
     assert list(signature["inputs"]) == ["observation", "latent", "fresh"]
     assert signature["start"] == "carried"
@@ -148,7 +148,7 @@ def test_a_program_takes_and_gives_back_what_is_carried(tmp_path, jax_alone):
 
 
 def test_rules_can_be_changed_and_what_cannot_be_is_said(tmp_path):
-    request = ExportRequest(max_loops=16, threshold=1e-4, platforms=("cpu",))
+    request = ExportOptions(max_loops=16, threshold=1e-4, platforms=("cpu",))
     signature = export_policy(policy_at(TRAINED), request, tmp_path)
     assert signature["halting"]["max_loops"] == 16
     assert signature["platforms"] == ["cpu"]

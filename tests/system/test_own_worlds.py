@@ -14,7 +14,7 @@ from test_commands import ROOT, command
 
 import looped_actor
 from helpers import evaluated
-from looped_actor import Outcome, OwnConfig, PPOConfig, VectorGym, WandbLogger
+from looped_actor import Outcome, CustomConfig, PPOConfig, VectorGym, WandbLogger
 from looped_actor.envs.spaces import ContinuousActions
 from looped_actor.puzzles.banks import open_bank
 from looped_actor.utils.tensors import PolicyError
@@ -41,7 +41,7 @@ class Count:
 
 def build(rngs, width=8):
     core = looped_actor.CoreConfig(width, 1, 1, hidden_multiple=8, convolution=False)
-    return looped_actor.ActorCritic(
+    return looped_actor.Actor(
         looped_actor.VectorTokenizer(4, width, rngs=rngs),
         looped_actor.LoopedTrunk(core, looped_actor.PolicyKL(max_loops=3), rngs=rngs),
         looped_actor.ReadoutLogits(width, 2, rngs=rngs),
@@ -50,7 +50,7 @@ def build(rngs, width=8):
 
 
 PPO = PPOConfig(num_envs=8, rollout_steps=4, minibatch=16, epochs=1)
-CONFIG = OwnConfig(task="count", total_steps=64, ppo=PPO, episodes=12, evaluate_every=1, checkpoint_every=1)
+CONFIG = CustomConfig(task="count", total_steps=64, ppo=PPO, episodes=12, evaluate_every=1, checkpoint_every=1)
 
 
 class Kept:
@@ -242,12 +242,12 @@ def test_a_strangers_configuration_is_checked(change, message, trained, tmp_path
 
 def test_a_name_of_the_papers_is_taken():
     with pytest.raises(ValueError, match="one of the paper's: give yours another name"):
-        OwnConfig(task="boxoban")
+        CustomConfig(task="boxoban")
 
 
 def test_actions_stay_within_bounds_where_there_are_some():
     space = ContinuousActions((-1.0, None), (None, 2.0))
-    taken = space.as_taken(jnp.array([[-3.0, -3.0], [3.0, 3.0]]))
+    taken = space.to_env(jnp.array([[-3.0, -3.0], [3.0, 3.0]]))
     np.testing.assert_array_equal(taken, [[-1, -3], [3, 2]])
 
 

@@ -28,15 +28,15 @@ import looped_actor
 from helpers import thorough
 from looped_actor.planning.bench_serving import free_port
 from looped_actor.policy.policy import Policy
-from looped_actor.policy.pretrained import SHELF
+from looped_actor.policy.pretrained import PRETRAINED
 from looped_actor.runs.custom import read_code
 from looped_actor.runs.registry import run_of
-from looped_actor.runs.run import Own
+from looped_actor.runs.run import CustomCode
 from looped_actor.serving.protocol import ProtocolError
 from looped_actor.serving.server import Replica, Serving, deploy, start
 
 WALK = ROOT / "examples" / "own_world.py"
-RUSH_HOUR, CARRIED = "rush-hour-micro", SHELF / "rush-hour-carried"
+RUSH_HOUR, CARRIED = "rush-hour-micro", PRETRAINED / "rush-hour-carried"
 FIT = 400
 """Requests, into two replicas."""
 
@@ -230,7 +230,7 @@ def test_a_world_of_one_s_own_is_served_too(tmp_path, monkeypatch):
     """A replica alone, without the server around it; nobody has trained its policy."""
     monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
     world = read_code(WALK)
-    own = Own(world.build, world.env)
+    own = CustomCode(world.build, world.env)
     made = run_of(run_of(world.config, own=own).completed(), own=own)
     policy = Policy(made, made.new_weights())
     policy.save(tmp_path)
@@ -263,7 +263,7 @@ def test_a_request_that_fails_leaves_the_latent_of_its_sequence(status, waiting,
 
     def refused(board, **parameters):
         with monkeypatch.context() as change:
-            change.setattr(replica.engine, "most_waiting", waiting)
+            change.setattr(replica.engine, "max_waiting", waiting)
             with pytest.raises(ProtocolError) as error:
                 infer(board, timeout=timeout, **parameters)
         assert error.value.status == status
@@ -285,7 +285,7 @@ def test_a_request_that_fails_leaves_the_latent_of_its_sequence(status, waiting,
 def test_a_policy_that_carries_is_not_served_by_several_replicas():
     """Ray Serve sends a request to any of them, and the latent is in one. Refused before Ray starts."""
     with pytest.raises(ValueError, match=r"carried carries its latent .* serve it with one replica"):
-        start({"rush": str(SHELF / RUSH_HOUR), "carried": str(CARRIED)}, Serving(replicas=2))
+        start({"rush": str(PRETRAINED / RUSH_HOUR), "carried": str(CARRIED)}, Serving(replicas=2))
     with pytest.raises(ValueError, match="serve it with one replica"):
         deploy({"carried": str(CARRIED)}, Serving(replicas=2))
 
@@ -324,7 +324,7 @@ def test_a_replica_that_is_killed_is_replaced_and_tokens_are_asked_for(policy, s
 @thorough
 def test_a_policy_is_replaced_without_a_failed_request(seen, tmp_path):
     served = tmp_path / "rush"
-    shutil.copytree(SHELF / "rush-hour-micro", served)
+    shutil.copytree(PRETRAINED / "rush-hour-micro", served)
     process, address = begun(served, "--names", "rush", "--board", "6", "6", "--replicas", "2")
     data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": seen[0].tolist()}
     body, over = json.dumps({"inputs": [data]}).encode(), threading.Event()
@@ -344,9 +344,9 @@ def test_a_policy_is_replaced_without_a_failed_request(seen, tmp_path):
             replace_policy(served, CARRIED)
             process.send_signal(signal.SIGHUP)  # nor does what two replicas cannot serve
             time.sleep(5)
-            replace_policy(served, SHELF / RUSH_HOUR, max_loops=4)
+            replace_policy(served, PRETRAINED / RUSH_HOUR, max_loops=4)
             process.send_signal(signal.SIGHUP)
-            assert process.stdout.readline() == "replaced\n"
+            assert process.stdout.readline() == "replace_fields\n"
             over.set()
             statuses = [status for one in asked for status in one.result(60)]
         assert set(statuses) == {200}

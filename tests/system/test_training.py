@@ -337,7 +337,7 @@ def test_a_checkpoint_of_another_net_is_named_by_its_shapes(finished):
     from looped_actor.training import Checkpoints
 
     checkpoints = Checkpoints(finished / "checkpoints", fingerprint_of(finished), read_only=True)
-    like = run_of(tiny(core__width=16), finished, all_devices(1)).trainer.begin(0)
+    like = run_of(tiny(core__width=16), finished, all_devices(1)).trainer.init(0)
     with pytest.raises(CheckpointError, match=r"is \(.*\) in the checkpoint and \(.*\) in this run"):
         checkpoints.restore(like)
 
@@ -412,7 +412,7 @@ def test_a_policy_needs_its_configuration(copy):
 
 def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeypatch):
     """Rewards turn to NaN in the fifth iteration: a fault that only an injection can bring."""
-    from looped_actor.algorithms import ppo_trainer as ppo
+    from looped_actor.algorithms import PPO as ppo
 
     judge, learn, at = ppo.advantages, ppo.PPO.learn, {}
 

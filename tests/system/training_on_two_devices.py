@@ -3,15 +3,15 @@
 import jax
 import numpy as np
 
-from looped_actor.algorithms.gciql_trainer import gciql_trainer
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms.GCIQL import GCIQL
+from looped_actor.algorithms.PPO import PPO
 from looped_actor.offline import from_ogbench
 from looped_actor.puzzles.banks import starter_bank
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
-from looped_actor.training.fit import as_numbers
+from looped_actor.training.fit import to_numbers
 from looped_actor.training.sharding import all_devices
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 from looped_actor.utils.tensors import named_leaves
 from tiny import WORLD_CHANGES, tiny
 
@@ -22,11 +22,11 @@ assert jax.device_count() == 2
 def ppo(mesh):
     run = run_of(tiny()).puzzle
     env = run.environment(starter_bank("boxoban"))
-    return ppo_trainer(run.config.ppo, env, run_of(run.config).build, 3, mesh, dtype=float)
+    return PPO(run.config.ppo, env, run_of(run.config).build, 3, mesh, dtype=float)
 
 
 def gciql(mesh):
-    config = replaced(preset("cube-double", "micro", "looped"), WORLD_CHANGES)
+    config = replace_fields(preset("cube-double", "micro", "looped"), WORLD_CHANGES)
     chance = np.random.default_rng(0)
     data = from_ogbench(
         {
@@ -35,17 +35,17 @@ def gciql(mesh):
             "valids": np.arange(84) % 21 < 20,
         }
     )
-    return gciql_trainer(config.gciql, config.goals, data, run_of(config).nets, 3, mesh, dtype=float)
+    return GCIQL(config.gciql, config.goals, data, run_of(config).nets, 3, mesh, dtype=float)
 
 
 for make in (ppo, gciql):
     ends = []
     for devices in (1, 2):
         trainer = make(all_devices(devices))
-        state, metrics = trainer.iterate(trainer.begin(seed=0))
+        state, metrics = trainer.iterate(trainer.init(seed=0))
         for _ in range(2):
             state, metrics = jax.block_until_ready(trainer.iterate(state))
-        ends.append((named_leaves(jax.device_get(state)), as_numbers(jax.device_get(metrics))))
+        ends.append((named_leaves(jax.device_get(state)), to_numbers(jax.device_get(metrics))))
     (one, numbers), (two, same) = ends
     for name, leaf in one.items():
         if leaf.dtype.kind in "iub":

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, no_statistics
-from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, zero_statistics
+from looped_actor.algorithms import make_policy
 from looped_actor.algorithms.online import minibatches
-from looped_actor.algorithms.ppo_trainer import ends, ppo_trainer
+from looped_actor.algorithms.PPO import ends, PPO
 from looped_actor.loop import PolicyKL
 from looped_actor.models import AUTHORS, CoreConfig, InitialWeights
 from looped_actor.models.arms import arm_named, paper_core
@@ -84,7 +84,7 @@ def test_every_tensor_begins_as_it_should(task, arm, expected, ours):
 
 
 def test_one_start_for_all_seeds():
-    core = CoreConfig(initial=InitialWeights(same_start=True))
+    core = CoreConfig(initial=InitialWeights(shared_latent=True))
     starts = [
         arm_named(arm, PolicyKL()).build(TASKS["boxoban"], core, nnx.Rngs(seed)).trunk.start[...]
         for arm, seed in (("looped", 0), ("looped", 1), ("iso-params", 2))
@@ -92,8 +92,8 @@ def test_one_start_for_all_seeds():
     assert (starts[0] == starts[1]).all()
     assert (starts[0] == starts[2]).all()
     assert paper_core(TASKS["boxoban"]).width == 128
-    with pytest.raises(ValueError, match="token_deviation is 0; it must be positive"):
-        InitialWeights(token_deviation=0)
+    with pytest.raises(ValueError, match="token_std is 0; it must be positive"):
+        InitialWeights(token_std=0)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
@@ -122,17 +122,17 @@ def trainer_of(iterations=4, **changes):
     config = tiny("rush-hour", time_limit=20, **{f"ppo__{name}": value for name, value in changes.items()})
     run = run_of(config, mesh=all_devices(1))
     env = run.environment(starter_bank("rush-hour"), 20)
-    return ppo_trainer(config.ppo, env, run.build, iterations, all_devices(1))
+    return PPO(config.ppo, env, run.build, iterations, all_devices(1))
 
 
 def test_hard_resets_bring_environments_into_phase():
     trainer = trainer_of(hard_resets=2)
-    state, lengths = trainer.begin(seed=0), []
+    state, lengths = trainer.init(seed=0), []
     for _ in range(4):
         state, _ = trainer.iterate(state)
-        lengths.append(np.asarray(state.players.envs.statistics.length))
+        lengths.append(np.asarray(state.env_state.envs.statistics.length))
     assert [bool(own.any()) for own in lengths] == [True, False, True, False]
-    assert (np.asarray(state.players.envs.episode) >= 3).all()
+    assert (np.asarray(state.env_state.envs.episode) >= 3).all()
 
 
 def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
@@ -143,13 +143,13 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
         jax.debug.callback(lambda values: bootstraps.append(np.asarray(values)), bootstrap)
         return advantages(reward, value, bootstrap, *rest, **options)
 
-    monkeypatch.setattr("looped_actor.algorithms.ppo_trainer.advantages", recorded)
+    monkeypatch.setattr("looped_actor.algorithms.PPO.advantages", recorded)
     trainer = trainer_of(scale_before_learning=True, cell_statistics=True)
     net = trainer.learner.net
-    first = trainer.begin(seed=0)
-    boards = jnp.asarray(first.players.observation, jnp.float32)
+    first = trainer.init(seed=0)
+    boards = jnp.asarray(first.env_state.observation, jnp.float32)
     assert first.statistics.seen == 0
-    np.testing.assert_array_equal(first.statistics.normalise(boards), boards)
+    np.testing.assert_array_equal(first.statistics.normalize(boards), boards)
     weights = jax.tree.map(jnp.copy, first.weights)
     state, _ = trainer.iterate(first)
     jax.effects_barrier()
@@ -159,14 +159,14 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
     )  # the first boards once, as acted on
     (bootstrap,) = bootstraps
     for statistics, same in ((state.statistics, True), (weights.statistics, False)):
-        decide = deciding(net.definition, weights._replace(statistics=statistics))
-        values = np.asarray(decide(state.players.observation).value)
+        decide = make_policy(net.definition, weights._replace(statistics=statistics))
+        values = np.asarray(decide(state.env_state.observation).value)
         assert np.allclose(bootstrap, values, rtol=1e-4, atol=1e-5) == same
 
 
 def test_without_that_the_first_boards_count():
     trainer = trainer_of(cell_statistics=True)
-    state = trainer.begin(seed=0)
+    state = trainer.init(seed=0)
     envs = trainer.learner.net.config.num_envs
     assert state.statistics.seen == envs
     state, _ = trainer.iterate(state)
@@ -176,11 +176,11 @@ def test_without_that_the_first_boards_count():
 def test_every_cell_is_scaled_by_its_own_statistics():
     boards = np.random.default_rng(0).integers(0, 2, (50, 3, 4, 2)).astype(np.float32)
     boards[:, 0] = 1  # a border: it never changes
-    statistics: RunningStatistics = no_statistics((3, 4, 2)).update(jnp.asarray(boards))
+    statistics: RunningStatistics = zero_statistics((3, 4, 2)).update(jnp.asarray(boards))
     deviation = np.maximum(boards.std(axis=0), 1e-6)
     expected = (boards - boards.mean(axis=0)) / deviation
-    np.testing.assert_allclose(statistics.normalise(jnp.asarray(boards)), expected, rtol=1e-4, atol=1e-4)
-    one = no_statistics(2).update(jnp.asarray(boards))
+    np.testing.assert_allclose(statistics.normalize(jnp.asarray(boards)), expected, rtol=1e-4, atol=1e-4)
+    one = zero_statistics(2).update(jnp.asarray(boards))
     assert one.mean.shape == (2,)
 
 

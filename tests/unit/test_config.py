@@ -8,9 +8,9 @@ import pytest
 
 from looped_actor.models.arms import ArmName, arms_for
 from looped_actor.models.tasks import TASKS
-from looped_actor.runs.config import OnlineConfig, read_config, write_config
+from looped_actor.runs.config import PuzzleConfig, read_config, write_config
 from looped_actor.runs.presets import ONLINE, preset
-from looped_actor.utils.codec import ConfigError, field_paths, from_json, replaced, to_json
+from looped_actor.utils.codec import ConfigError, field_paths, from_json, replace_fields, to_json
 from looped_actor.utils.files import FileError
 
 
@@ -37,12 +37,12 @@ def test_an_arm_that_does_not_fit_is_refused(task, arm, message):
 
 def test_fields_are_changed_by_path():
     config = preset("boxoban", "micro")
-    changed = replaced(config, {"ppo.learning_rate": 1, "levels.recipe.boxes": 2, "total_steps": 1e5})
+    changed = replace_fields(config, {"ppo.learning_rate": 1, "levels.recipe.boxes": 2, "total_steps": 1e5})
     assert changed.ppo.learning_rate == 1.0
     assert changed.levels.recipe.boxes == 2
     assert changed.total_steps == 100_000
     # Halves that are wrong alone may be right together.
-    assert replaced(config, {"core.width": 9, "core.heads": 3}).core.width == 9
+    assert replace_fields(config, {"core.width": 9, "core.heads": 3}).core.width == 9
     assert "halting.threshold" in field_paths(config)
 
 
@@ -70,7 +70,7 @@ def test_fields_are_changed_by_path():
 )
 def test_wrong_values_are_named(changes, message):
     with pytest.raises(ConfigError) as error:
-        replaced(preset("boxoban", "micro"), changes)
+        replace_fields(preset("boxoban", "micro"), changes)
     assert message in str(error.value)
 
 
@@ -78,7 +78,7 @@ def test_wrong_values_are_named(changes, message):
     ("text", "message"),
     [
         ("{", "this is no JSON"),
-        ("[]", "it must be an object with the fields of OnlineConfig"),
+        ("[]", "it must be an object with the fields of PuzzleConfig"),
         ('{"task": "chess", "levels": {"train": "a", "held_out": "b"}}', "task is 'chess'"),
         ('{"tusk": 1}', "has no field 'tusk'"),
         ("{}", "task"),
@@ -100,7 +100,7 @@ def test_a_missing_file_is_named(tmp_path):
 
 def test_json_holds_nothing_but_data():
     text = json.dumps(to_json(preset("rush-hour", "paper", "drc")))
-    assert from_json(OnlineConfig, json.loads(text)) == preset("rush-hour", "paper", "drc")
+    assert from_json(PuzzleConfig, json.loads(text)) == preset("rush-hour", "paper", "drc")
     # A type is compared with what the field may hold; it is never looked up by its name.
     for name in ("os.system", "PolicyKL", "RushHourRecipe"):
         spoiled = json.loads(text)
@@ -108,7 +108,7 @@ def test_json_holds_nothing_but_data():
         with pytest.raises(
             ConfigError, match=re.escape(f"config.drc has type '{name}'; it must be DRCConfig")
         ):
-            from_json(OnlineConfig, spoiled)
+            from_json(PuzzleConfig, spoiled)
 
 
 @pytest.mark.parametrize(
@@ -126,5 +126,5 @@ def test_json_holds_nothing_but_data():
 )
 def test_wrong_values_of_offline_learning_are_named(changes, message):
     with pytest.raises(ConfigError) as error:
-        replaced(preset("cube-double", "micro"), changes)
+        replace_fields(preset("cube-double", "micro"), changes)
     assert message in str(error.value)

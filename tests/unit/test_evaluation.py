@@ -13,7 +13,7 @@ from scipy.stats import bootstrap
 import looped_actor
 from looped_actor import Categorical, Packed, StopReason
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
-from looped_actor.evaluation.facts import length_bins, summary
+from looped_actor.evaluation.results import length_bins, summary
 from looped_actor.evaluation.intervals import paired_difference, wilson, wilson_over_levels
 from looped_actor.evaluation.levels import play_levels
 from looped_actor.planning.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
@@ -24,7 +24,7 @@ from looped_actor.puzzles.build import generate
 from looped_actor.puzzles.envs import Boxoban
 from looped_actor.puzzles.grid import Direction
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard
-from looped_actor.robots.evaluation import WorldEpisode, WorldPlayer, WorldsPlayed
+from looped_actor.robots.evaluation import RobotEpisode, RobotPlayer, RobotsPlayed
 from looped_actor.robots.graded import Motion
 from looped_actor.runs.registry import run_of
 from tiny import tiny
@@ -212,9 +212,9 @@ def test_an_evaluation_of_robots_says_how_it_was_made(monkeypatch):
     still = Motion(still=0.0, right=None, wrong=None)
     solved = {1: (True, False), 2: (False, False)}
     episodes = [
-        WorldEpisode(t, n, s, [1], [0], still) for t, both in solved.items() for n, s in enumerate(both)
+        RobotEpisode(t, n, s, [1], [0], still) for t, both in solved.items() for n, s in enumerate(both)
     ]
-    monkeypatch.setattr(WorldPlayer, "play", lambda *_: WorldsPlayed(episodes, executed=4))
+    monkeypatch.setattr(RobotPlayer, "play", lambda *_: RobotsPlayed(episodes, executed=4))
     policy = looped_actor.load_policy(RESULTS / "robots" / "long" / "far-1.0")
     plain, noisy = (
         looped_actor.evaluate(policy, tasks=(1, 2), count=2, **a) for a in ({}, {"deviation": 0.1})

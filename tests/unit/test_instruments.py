@@ -7,8 +7,8 @@ import optax
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import Advised, Weights, capped, imitation_loss, no_statistics
-from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms import LabelledBatch, Weights, capped, imitation_loss, zero_statistics
+from looped_actor.algorithms import make_policy
 from looped_actor.algorithms.instruments import core_gradient
 from looped_actor.loop import PolicyKL
 from looped_actor.models import CoreConfig, DRCConfig
@@ -17,7 +17,7 @@ from looped_actor.models.tasks import TASKS
 from looped_actor.puzzles.banks import starter_bank
 from looped_actor.puzzles.teachers import planes_of
 from looped_actor.runs.registry import run_of
-from looped_actor.training.fit import as_numbers
+from looped_actor.training.fit import to_numbers
 from looped_actor.training.sharding import all_devices
 from tiny import tiny
 
@@ -32,8 +32,8 @@ def case(arm):
     parameters, fixed = jax.tree.map(lambda leaf: leaf.astype(jnp.float64), (parameters, fixed))
     seen = planes_of(starter_bank("boxoban").cells(slice(0, 6)), 4)
     optimal = jnp.arange(24).reshape(6, 4) % 5 == 0
-    examples = Advised(jnp.asarray(seen, jnp.float64), optimal, jnp.full(6, 4))
-    return definition, Weights(parameters, fixed, no_statistics((4,))), examples
+    examples = LabelledBatch(jnp.asarray(seen, jnp.float64), optimal, jnp.full(6, 4))
+    return definition, Weights(parameters, fixed, zero_statistics((4,))), examples
 
 
 @pytest.mark.parametrize("arm", ["looped", "iso-flops"])
@@ -42,7 +42,7 @@ def test_gradients_of_loops_add_up_to_that_of_the_core(arm, x64):
     found = core_gradient(definition, weights, imitation_loss, examples)
 
     def loss(parameters):
-        decide = deciding(definition, weights._replace(parameters=parameters))
+        decide = make_policy(definition, weights._replace(parameters=parameters))
         losses, terms = imitation_loss(decide, examples)
         return losses.mean(), terms.loops
 
@@ -74,10 +74,10 @@ def test_caps_are_drawn_at_random_and_gradients_measured():
     told = {}
     for least in (1, None):
         trainer = trainer_of(ppo__min_cap=least, ppo__measure_gradients=bool(least), halting__threshold=0.0)
-        state = trainer.begin(seed=0)
+        state = trainer.init(seed=0)
         caps = trainer.learner.net.caps(state)
         state, metrics = trainer.iterate(state)
-        told[least] = as_numbers(metrics)
+        told[least] = to_numbers(metrics)
         assert told[least]["loops"] == 4  # play has the cap of the rule
         if least is None:
             assert caps is None
@@ -105,7 +105,7 @@ def test_caps_must_be_of_loops():
 
 def test_a_capped_policy_thinks_no_longer(x64):
     definition, weights, examples = case("looped")
-    decide = deciding(definition, weights)
+    decide = make_policy(definition, weights)
     free, held = decide(examples.observation), capped(decide, jnp.int32(2))(examples.observation)
     assert (held.loop.loops == np.minimum(free.loop.loops, 2)).all()
     assert (free.loop.loops > 2).any()

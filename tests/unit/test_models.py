@@ -14,7 +14,7 @@ from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReaso
 from looped_actor.models import (
     DRC,
     Actor,
-    ActorCritic,
+    Actor,
     CellLogits,
     CoreConfig,
     DRCConfig,
@@ -58,7 +58,7 @@ def small_critic(trunk=None, head=None, seed=0):
     rngs = nnx.Rngs(seed)
     trunk = LoopedTrunk(SMALL, PolicyKL(threshold=1e-3), rngs=rngs) if trunk is None else trunk
     head = ReadoutLogits(16, 4, rngs=rngs) if head is None else head
-    return ActorCritic(PlanesTokenizer(4, 16, rngs=rngs), trunk, head, ValueHead(16, rngs=rngs))
+    return Actor(PlanesTokenizer(4, 16, rngs=rngs), trunk, head, ValueHead(16, rngs=rngs))
 
 
 def board(batch, rows, columns, planes=4, seed=0):

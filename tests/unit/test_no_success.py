@@ -9,7 +9,7 @@ import pytest
 from gymnasium.vector import AutoresetMode, SyncVectorEnv
 from rich.console import Console
 
-from looped_actor import OwnConfig
+from looped_actor import CustomConfig
 from looped_actor.algorithms import Acted
 from looped_actor.algorithms.gymnasium_rollout import GymnasiumCollector, _Acted
 from looped_actor.analysis.caps import FRONTIER
@@ -17,7 +17,7 @@ from looped_actor.analysis.compare import compare_runs
 from looped_actor.analysis.tables import read_table
 from looped_actor.cli.tables import evaluation_table
 from looped_actor.evaluation.episodes import as_vector, play_gymnasium
-from looped_actor.evaluation.facts import summary
+from looped_actor.evaluation.results import summary
 from looped_actor.runs.config import write_config
 from looped_actor.runs.presets import preset
 from looped_actor.training.sharding import all_devices
@@ -73,7 +73,7 @@ def begun(folder, config, **facts):
 
 
 def test_compare_shows_returns_where_a_run_reports_no_success(tmp_path):
-    swing = begun(tmp_path / "swing", OwnConfig(task="swing"), episodes=4, returns=-12.5)
+    swing = begun(tmp_path / "swing", CustomConfig(task="swing"), episodes=4, returns=-12.5)
     boards = begun(tmp_path / "boards", preset("boxoban", "micro"), levels=4, returns=1.5, **SUCCESS)
     said = compare_runs([swing], tmp_path)
     assert "Returns at the end" in said

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from looped_actor.policy.card import read_card
-from looped_actor.policy.pretrained import SHELF
+from looped_actor.policy.pretrained import PRETRAINED
 from looped_actor.reproduction import paper_numbers
 from looped_actor.runs.presets import STUDY_STEPS, preset
 
@@ -45,7 +45,7 @@ def percents(*values):
 
 
 def card(name):
-    found = read_card(SHELF / name)
+    found = read_card(PRETRAINED / name)
     assert found is not None
     assert found.interval_95 is not None
     return percents(found.success, *found.interval_95)
@@ -193,7 +193,7 @@ OFFLINE, HALTING, REPRODUCE = "docs/offline.md", "docs/halting.md", "docs/reprod
 DEPTH = "results/depth_study/report.md"
 RELIABILITY, SERVING, PLANS = "docs/reliability.md", "docs/serving.md", "docs/accelerators.md"
 NUMBERS = [
-    (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(SHELF / "boxoban-two-boxes").parameters, read_card(SHELF / "boxoban-two-boxes").max_loops]),
+    (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(PRETRAINED / "boxoban-two-boxes").parameters, read_card(PRETRAINED / "boxoban-two-boxes").max_loops]),
     (README, "| {:.2f} to {:.2f} (Boxoban), {:.2f} to {:.2f} (Rush Hour), as many levels solved; {:.2f} to {:.2f} over all Boxoban decisions, of which {:.0f} to {:.0f}% repeat a state |", lambda: [*carried("boxoban", "loops_new_states"), *carried("rush-hour", "loops_new_states"), *carried("boxoban", "loops"), *carried("boxoban", "repeats")]),
     ("docs/carried.md", "On Boxoban {:.0f} to {:.0f}% of all decisions repeat a state", lambda: carried("boxoban", "repeats")),
     (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}) on 5x5 |", lambda: card("rush-hour-micro")),

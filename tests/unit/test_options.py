@@ -6,23 +6,23 @@ import jax
 import pytest
 import yaml
 
-from looped_actor import OwnConfig, PolicyKL
+from looped_actor import CustomConfig, PolicyKL
 from looped_actor.analysis import caps
-from looped_actor.analysis.histogram import analyse_histogram
+from looped_actor.analysis.histogram import analyze_histogram
 from looped_actor.analysis.requests import CapsRequest, HistogramRequest
 from looped_actor.cli.train import RunOptions
-from looped_actor.evaluation.requests import EvaluationRequest
+from looped_actor.evaluation.options import EvaluationOptions
 from looped_actor.planning.chips import Topology
 from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
 from looped_actor.policy.policy import Policy
-from looped_actor.policy.pretrained import SHELF
-from looped_actor.runs.custom import played_facts
+from looped_actor.policy.pretrained import PRETRAINED
+from looped_actor.runs.custom import evaluate_in_env
 from looped_actor.runs.load import load_policy
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
 from looped_actor.training.sharding import all_devices
 
-PUZZLE, ROBOT, OWN = preset("boxoban", "micro"), preset("cube-double", "micro"), OwnConfig()
+PUZZLE, ROBOT, OWN = preset("boxoban", "micro"), preset("cube-double", "micro"), CustomConfig()
 
 
 def policy_of(config):
@@ -34,16 +34,16 @@ def policy_of(config):
 
 @pytest.mark.parametrize("options", [{"tasks": (1, 2)}, {"tasks": (1, 2, 3, 4, 5)}, {"workers": 2}])
 def test_options_of_robots_are_refused_elsewhere(options):
-    request, (name,) = EvaluationRequest(**options), options
+    request, (name,) = EvaluationOptions(**options), options
     with pytest.raises(ValueError, match=f"boxoban has no robots: leave --{name} out"):
         run_of(PUZZLE).play(policy_of(PUZZLE), request)
     with pytest.raises(ValueError, match=f"leave --{name} out"):
-        played_facts(policy_of(OWN), None, request, all_devices(1))
+        evaluate_in_env(policy_of(OWN), None, request, all_devices(1))
 
 
 def test_graded_goals_take_no_tasks():
     with pytest.raises(ValueError, match="--graded has goals of its own: leave --tasks out"):
-        run_of(ROBOT).play(policy_of(ROBOT), EvaluationRequest(graded=True, tasks=(1,)))
+        run_of(ROBOT).play(policy_of(ROBOT), EvaluationOptions(graded=True, tasks=(1,)))
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_graded_goals_take_no_tasks():
 def test_a_histogram_refuses_what_no_policy_needs(configs, options, said, tmp_path):
     request = HistogramRequest(out=tmp_path, **options)
     with pytest.raises(ValueError, match=said):
-        analyse_histogram([policy_of(config) for config in configs], request, all_devices(1))
+        analyze_histogram([policy_of(config) for config in configs], request, all_devices(1))
 
 
 @pytest.mark.parametrize("least", [1, 3])
@@ -71,7 +71,7 @@ def test_caps_keep_the_minimum_of_training(least, tmp_path, monkeypatch):
         return {"loops": 2.0, "levels": 1, "solved": 1, "success": 1.0, "interval_95": [0.2, 1.0]}
 
     monkeypatch.setattr(caps, "evaluated", evaluated)
-    caps.analyse_caps([policy], CapsRequest(out=tmp_path, caps=(2, 8), fixed=(4,)), all_devices(1))
+    caps.analyze_caps([policy], CapsRequest(out=tmp_path, caps=(2, 8), fixed=(4,)), all_devices(1))
     assert [rule.min_loops for rule in played] == [min(least, 2), least, 4]
 
 
@@ -91,7 +91,7 @@ def test_the_default_folder_names_the_learner(options, name):
 
 
 def test_a_card_of_another_version_is_read(tmp_path):
-    card = read_card(SHELF / "rush-hour-micro")
+    card = read_card(PRETRAINED / "rush-hour-micro")
     assert card is not None
     write_card(card, "mine", tmp_path)
     text = (tmp_path / CARD_FILE).read_text()

@@ -18,21 +18,21 @@ import yaml
 import looped_actor
 from looped_actor.cli.shared import changes_of
 from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
-from looped_actor.policy.export import card_of
-from looped_actor.policy.pretrained import FILES, SHELF, bundled, located
+from looped_actor.policy.export import make_card
+from looped_actor.policy.pretrained import FILES, PRETRAINED, pretrained_names, locate
 from looped_actor.runs.presets import preset
-from looped_actor.utils.codec import replaced
+from looped_actor.utils.codec import replace_fields
 from looped_actor.utils.tensors import PolicyError
 
 REVISION = "0123456789abcdef0123456789abcdef01234567"
 
 
-@pytest.mark.parametrize("name", bundled())
+@pytest.mark.parametrize("name", pretrained_names())
 def test_what_comes_with_the_package_does_what_its_card_says(name):
-    policy, card = looped_actor.load_policy(name), read_card(SHELF / name)
+    policy, card = looped_actor.load_policy(name), read_card(PRETRAINED / name)
     assert card is not None
     told = ("success", "interval_95", "count", "loops", "trained")
-    assert card == card_of(policy, **{name: getattr(card, name) for name in told})
+    assert card == make_card(policy, **{name: getattr(card, name) for name in told})
     facts = looped_actor.evaluate(policy, count=60)
     assert facts["levels"] == 60
     assert abs(facts["success"] - card.success) < 0.2  # three deviations of sixty at the least sure
@@ -40,8 +40,8 @@ def test_what_comes_with_the_package_does_what_its_card_says(name):
 
 def test_a_card_s_command_trains_that_policy():
     """The command of each card makes the configuration that stands beside it."""
-    for name in bundled():
-        card, config = read_card(SHELF / name), looped_actor.load_policy(name).config
+    for name in pretrained_names():
+        card, config = read_card(PRETRAINED / name), looped_actor.load_policy(name).config
         program, command, *words = shlex.split(card.trained)
         assert (program, command) == ("looped-actor", "train")
         options = argparse.ArgumentParser()
@@ -53,7 +53,7 @@ def test_a_card_s_command_trains_that_policy():
         made = preset(given.task, "micro", "looped", given.learner)
         changes = {**changes_of(tuple(given.set)), "seed": given.seed}
         # The arm `drc`, which has another net, had other sizes when some were trained.
-        assert replaced(made, changes) == dataclasses.replace(config, drc=made.drc), name
+        assert replace_fields(made, changes) == dataclasses.replace(config, drc=made.drc), name
 
 
 def test_an_evaluation_says_by_which_options_it_was_made():
@@ -70,7 +70,7 @@ def test_an_evaluation_says_by_which_options_it_was_made():
 
 
 def test_a_card_is_front_matter_that_a_hub_reads_and_words(tmp_path):
-    card = read_card(SHELF / "rush-hour-micro")
+    card = read_card(PRETRAINED / "rush-hour-micro")
     write_card(card, "mine", tmp_path)
     text = (tmp_path / CARD_FILE).read_text()
     front = yaml.safe_load(text.split("---\n")[1])
@@ -87,9 +87,9 @@ def test_a_card_is_front_matter_that_a_hub_reads_and_words(tmp_path):
 
 def test_a_folder_comes_before_a_name(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert located("rush-hour-micro") == SHELF / "rush-hour-micro"
+    assert locate("rush-hour-micro") == PRETRAINED / "rush-hour-micro"
     (tmp_path / "rush-hour-micro").mkdir()
-    assert located("rush-hour-micro") == pathlib.Path("rush-hour-micro")
+    assert locate("rush-hour-micro") == pathlib.Path("rush-hour-micro")
 
 
 @pytest.mark.parametrize("name", ["nothing", "../policies", "hf://", "hf://one", "hf://a/b/c", ""])
@@ -111,7 +111,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
     """As much of a hub as fetching a snapshot asks for: one repository, with a file that no one wants."""
 
     asked: list = []  # noqa: RUF012
-    served = SHELF / "rush-hour-micro"
+    served = PRETRAINED / "rush-hour-micro"
     more = {"run_me.py": b"raise SystemExit"}  # noqa: RUF012
 
     def do_GET(self):
