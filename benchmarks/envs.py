@@ -1,13 +1,17 @@
-"""Steps per second of the puzzles, beside Jumanji's Sokoban: 1,024 copies, new levels drawn from a full bank.
+"""Steps per second of the puzzles, relative to Jumanji's Sokoban: 1,024 copies, new levels from a full bank.
 
-All take turns in one process; the fastest turn of each counts. Actions are drawn beforehand. Every step's
-observation is computed and carried to the next, as a policy would need it; rewards and ends are kept.
+python benchmarks/envs.py --boxoban unfiltered-train.levels --rush-hour rush-hour-train.levels --out
+results/worlds.json
 
-    python benchmarks/worlds.py --boxoban unfiltered-train.levels --rush-hour rush-hour-train.levels
+All take turns in one process; the fastest turn of each counts. Actions are drawn before. Every step computes
+the observation and passes it on, as for a policy; rewards and ends are returned.
 """
 
 import argparse
-import time
+import functools
+import pathlib
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -16,17 +20,18 @@ from jumanji.environments.routing.sokoban.env import Sokoban
 from jumanji.environments.routing.sokoban.generator import Generator
 from jumanji.environments.routing.sokoban.types import State
 from jumanji.wrappers import VmapAutoResetWrapper
-from record import write_record
-from tqdm import tqdm
 
 from looped_actor.envs import VectorEnv
+from looped_actor.planning.timing import take_turns
 from looped_actor.puzzles.banks import LevelBank, open_bank
+from looped_actor.puzzles.boxoban.env import Boxoban
 from looped_actor.puzzles.boxoban.rules import Cell
-from looped_actor.puzzles.envs import Boxoban, RushHour
+from looped_actor.puzzles.rush_hour.env import RushHour
+from looped_actor.reproduction.record import write_record
 
 
 class BankGenerator(Generator):
-    """Jumanji's own way to draw a level, from our bank instead of its own text loader."""
+    """Draws levels as Jumanji does, from a bank instead of text files."""
 
     def __init__(self, bank: LevelBank):
         fixed, variable = [], []
@@ -51,7 +56,8 @@ class BankGenerator(Generator):
         )
 
 
-def ours(env, copies: int):
+def make_ours(env: Any, copies: int) -> tuple[int, Callable]:
+    """Return the number of actions, and a function that steps copies of an environment."""
     vector = VectorEnv(env, copies)
     state, observation = jax.jit(VectorEnv.reset)(vector, jax.random.key(0))
 
@@ -63,13 +69,14 @@ def ours(env, copies: int):
 
         return jax.lax.scan(step, (state, observation), actions)
 
-    # As in training: the copies are at different points of their episodes, so that some end at every step.
+    # As in training, copies are at different points of their episodes, and some end at every step.
     length = jnp.arange(copies, dtype=jnp.int32) * 7 % env.time_limit
     state = state._replace(statistics=state.statistics._replace(length=length))
     return env.num_actions, lambda actions: rollout(vector, state, actions)
 
 
-def jumanji(bank: LevelBank, copies: int):
+def make_jumanji(bank: LevelBank, copies: int) -> tuple[int, Callable]:
+    """Return the same of Jumanji's Sokoban."""
     env = VmapAutoResetWrapper(Sokoban(generator=BankGenerator(bank)))
     state, first = jax.jit(env.reset)(jax.random.split(jax.random.key(0), copies))
     state = state.replace(step_count=jnp.arange(copies, dtype=jnp.int32) * 7 % 120)
@@ -86,41 +93,38 @@ def jumanji(bank: LevelBank, copies: int):
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--boxoban", required=True, help="a bank of 10x10 levels with four boxes")
     parser.add_argument("--rush-hour", required=True, help="a bank of Rush Hour levels")
     parser.add_argument("--copies", type=int, default=1024)
     parser.add_argument("--steps", type=int, default=64, help="steps of a turn")
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--json", help="where to write the result")
-    args = parser.parse_args()
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
 
-    boxoban, rush_hour = open_bank(args.boxoban), open_bank(args.rush_hour)
+    boxoban, rush_hour = open_bank(options.boxoban), open_bank(options.rush_hour)
     contestants = {
-        "jumanji_sokoban": jumanji(boxoban, args.copies),
-        "boxoban": ours(Boxoban(boxoban.on_device()), args.copies),
-        "rush_hour": ours(RushHour(rush_hour.on_device()), args.copies),
+        "jumanji_sokoban": make_jumanji(boxoban, options.copies),
+        "boxoban": make_ours(Boxoban(boxoban.on_device()), options.copies),
+        "rush_hour": make_ours(RushHour(rush_hour.on_device()), options.copies),
     }
-    seconds = dict.fromkeys(contestants, float("inf"))
-    for turn in tqdm(range(args.rounds + 1)):
-        for name, (num_actions, rollout) in contestants.items():
-            shape = (args.steps, args.copies)
-            actions = jax.block_until_ready(jax.random.randint(jax.random.key(turn), shape, 0, num_actions))
-            began = time.perf_counter()
-            jax.block_until_ready(rollout(actions))
-            if turn:  # the first one compiles
-                seconds[name] = min(seconds[name], time.perf_counter() - began)
-    rates = {name: args.copies * args.steps / best for name, best in seconds.items()}
+    shape, turns = (options.steps, options.copies), {}
+    for name, (num_actions, rollout) in contestants.items():
+        actions = jax.random.randint(jax.random.key(0), shape, 0, num_actions)
+        turns[name] = functools.partial(rollout, actions)
+        jax.block_until_ready(turns[name]())  # compiles
+    seconds = take_turns(turns, options.rounds).seconds
+    rates = {name: options.copies * options.steps / best for name, best in seconds.items()}
     base = rates["jumanji_sokoban"]
-    result = {
-        "copies": args.copies,
-        "levels": {"boxoban": len(boxoban), "rush_hour": len(rush_hour)},
-        "million_steps_per_second": {name: round(rate / 1e6, 2) for name, rate in rates.items()},
-        "relative_to_jumanji": {name: round(rate / base, 2) for name, rate in rates.items()},
-    }
-    write_record(args.json, result)
+    write_record(
+        options.out,
+        {
+            "copies": options.copies,
+            "levels": {"boxoban": len(boxoban), "rush_hour": len(rush_hour)},
+            "million_steps_per_second": {name: round(rate / 1e6, 2) for name, rate in rates.items()},
+            "relative_to_jumanji": {name: round(rate / base, 2) for name, rate in rates.items()},
+        },
+    )
 
 
 if __name__ == "__main__":

@@ -50,7 +50,7 @@ class GradientTiming(NamedTuple):
 
 @dataclass(frozen=True)
 class FrozenMicrobatches(Execution):
-    """The frozen scan, one microbatch at a time: it uses the cache as `Packed` does, and does not exit early."""
+    """The frozen scan, one microbatch at a time: it uses the cache like `Packed`, and does not exit early."""
 
     microbatch: int
 

@@ -29,7 +29,7 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.planning.bench_work import Work, asked_work, policy_work
 from looped_actor.training.sharding import all_devices
 
-RESULTS = pathlib.Path(__file__).parents[1] / "results"
+RESULTS = pathlib.Path(__file__).parents[2] / "results"
 SLOTS = (3, 64)
 
 

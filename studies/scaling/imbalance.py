@@ -18,7 +18,7 @@ from looped_actor.loop.packing import even_chunks
 from looped_actor.planning.depths import DISTRIBUTIONS
 from looped_actor.planning.schedule import packed
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 CHIPS = 256
 CHUNK = 32
 """Examples that a TPU learns from together."""

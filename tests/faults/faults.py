@@ -1,19 +1,19 @@
-"""Faults on purpose, with a seed and a budget: what is promised in docs/reliability.md, put to the test.
+"""Deliberate faults, with a seed and a budget: tests of the promises in docs/reliability.md.
 
-python benchmarks/faults.py files --cases 1000000 --minutes 30 --out results/faults_files.json
-python benchmarks/faults.py kills --learner ppo --cases 50 --minutes 30 --out results/faults_kills_ppo.json
-python benchmarks/faults.py starts --cases 20 --at-once 4 --minutes 60 --out results/faults_starts.json
-python benchmarks/faults.py disk --cases 20 --out results/faults_disk.json       # mounts a tmpfs: as root
-python benchmarks/faults.py processes --out results/faults_processes.json
+python tests/faults/faults.py files --cases 1000000 --minutes 30 --out results/faults_files.json
+python tests/faults/faults.py kills --learner ppo --cases 50 --minutes 30 --out results/faults_kills_ppo.json
+python tests/faults/faults.py starts --cases 20 --at-once 4 --minutes 60 --out results/faults_starts.json
+python tests/faults/faults.py disk --cases 20 --out results/faults_disk.json       # mounts a tmpfs: as root
+python tests/faults/faults.py processes --out results/faults_processes.json
 
 files: mutated files of every format that the package reads, each opened under a limit of memory and time.
-kills: SIGKILL at moments spread evenly over a whole run; what is resumed must end in the same bytes.
+kills: SIGKILL at moments spread evenly over a whole run; the resumed run must end in the same bytes.
 starts: SIGINT and SIGKILL at moments of a run's first minute; the same command, or resume, must end in the
   same bytes, and after SIGINT one sentence is printed, and no traceback.
 disk: the disk is full from some moment on; the run must end with a sentence, and resume to the same bytes.
 processes: of two that train together one is killed, ended, started twice, or missing.
 
-Whatever is not as promised is counted as a failure, printed, and makes the command end with code 1.
+A broken promise counts as a failure, is printed, and makes the command end with code 1.
 """
 
 import argparse
@@ -32,31 +32,34 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from typing import Any
 
 from mutated_files import FORMATS, mutate_files
-from record import write_record
 
-TINY = (
-    "core.width=8",
-    "core.heads=1",
-    "core.hidden_multiple=8",
-    "halting.max_loops=4",
+from looped_actor.reproduction.record import write_record
+
+NET = (
+    "arm.core.width=8",
+    "arm.core.heads=1",
+    "arm.core.hidden=8",
+    "arm.halting.max_loops=4",
 )
-PLAY = ("num_envs=16", "rollout_steps=8", "minibatch=32")
 PUZZLE = (
-    *TINY,
-    *(f"{learner}.{field}" for learner in ("ppo", "imitation") for field in PLAY),
+    *NET,
+    "algorithm.num_envs=16",
+    "algorithm.rollout_steps=8",
+    "algorithm.minibatch=32",
     "levels.train_count=60",
     "levels.held_out_count=20",
     "levels.evaluate_count=10",
     "evaluate_every=8",
     "checkpoint_every=3",
 )
-WORLD = (
-    *TINY,
-    "gciql.batch=16",
-    "gciql.updates_per_iteration=5",
-    "gciql.hidden=[8]",
+ROBOT = (
+    *NET,
+    "algorithm.batch=16",
+    "algorithm.updates_per_iteration=5",
+    "algorithm.hidden=[8]",
     "data.transitions=40",
     "data.episode_transitions=20",
     "episodes=1",
@@ -68,112 +71,116 @@ ITERATIONS = 24
 RUNS = {
     "ppo": ["boxoban", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
     "imitation": ["rush-hour", "--learner", "imitation", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
-    "gciql": ["cube-double", "--steps", ITERATIONS * 5, "--set", *WORLD],
+    "gciql": ["cube-double", "--steps", ITERATIONS * 5, "--set", *ROBOT],
 }
 START = [*RUNS["ppo"], "levels.train_count=400", "evaluate_every=3", "checkpoint_every=2"]
-"""Its levels are more than one process generates."""
+"""Run with more levels than one process generates."""
 START[START.index("--steps") + 1] = 6 * 128
 SECONDS_OF_A_START = 60
 SENTENCE = re.compile(
     r"^looped-actor: interrupted.*$|^.*: (saved; continue with|finished; the policy is in) .*$", re.M
 )
-"""What a run says of its end when it is interrupted."""
+"""Message of an interrupted run."""
 SECONDS_TO_NOTICE = 120
-"""In which a process must have ended after another one that it works with."""
+"""Time within which a process must end after one that it trains with."""
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("fault", choices=["files", "kills", "starts", "disk", "processes"])
-    options.add_argument("--learner", choices=list(RUNS), default="ppo", help="of kills")
-    options.add_argument(
-        "--formats", nargs="*", choices=list(FORMATS), default=list(FORMATS), help="of files"
-    )
-    options.add_argument("--cases", type=int, default=20)
-    options.add_argument("--at-once", type=int, default=1, help="of starts: runs at a time")
-    options.add_argument("--minutes", type=float, default=30.0, help="stop before, if that takes longer")
-    options.add_argument("--seed", type=int, default=0)
-    options.add_argument("--out", type=pathlib.Path)
-    given = options.parse_args()
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # or it is ignored in the background
-    begun, deadline = time.monotonic(), time.monotonic() + 60 * given.minutes
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("fault", choices=["files", "kills", "starts", "disk", "processes"])
+    parser.add_argument("--learner", choices=list(RUNS), default="ppo", help="of kills")
+    parser.add_argument("--formats", nargs="*", choices=list(FORMATS), default=list(FORMATS), help="of files")
+    parser.add_argument("--cases", type=int, default=20)
+    parser.add_argument("--at-once", type=int, default=1, help="of starts: runs at a time")
+    parser.add_argument("--minutes", type=float, default=30.0, help="stop before, if that takes longer")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--out", type=pathlib.Path)
+    options = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # it is ignored in the background
+    begin, deadline = time.monotonic(), time.monotonic() + 60 * options.minutes
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
-        if given.fault == "files":
-            facts = mutate_files(given.formats, given.cases, given.seed, deadline, folder)
-        elif given.fault == "kills":
-            facts = kills(given.learner, given.cases, given.seed, deadline, folder)
-        elif given.fault == "starts":
-            facts = starts(given.cases, given.seed, deadline, folder, given.at_once)
-        elif given.fault == "disk":
-            facts = full_disks(given.cases, given.seed, deadline, folder)
+        if options.fault == "files":
+            results = mutate_files(options.formats, options.cases, options.seed, deadline, folder)
+        elif options.fault == "kills":
+            results = kill_runs(options.learner, options.cases, options.seed, deadline, folder)
+        elif options.fault == "starts":
+            results = interrupt_starts(options.cases, options.seed, deadline, folder, options.at_once)
+        elif options.fault == "disk":
+            results = fill_disks(options.cases, options.seed, deadline, folder)
         else:
-            facts = two_processes(given.cases, folder)
-    facts |= {"seed": given.seed, "minutes": round((time.monotonic() - begun) / 60, 1)}
-    write_record(given.out, facts)
-    sys.exit(1 if facts["failures"] else 0)
+            results = disturb_pairs(options.cases, folder)
+    results |= {"seed": options.seed, "minutes": round((time.monotonic() - begin) / 60, 1)}
+    write_record(options.out, results)
+    sys.exit(1 if results["failures"] else 0)
 
 
 class Run:
-    """A run by the command line, which a fault may end, and what it left behind."""
+    """A run by the command line, which a fault may end.
+
+    Args:
+      folder: of the run.
+      words: of the command.
+      together: words that connect processes that train together.
+    """
 
     def __init__(self, folder: pathlib.Path, words: list, together: tuple = ()):
         self.folder, self.words, self.together = folder, words, together
-        kept = folder.parent / "compiled"
-        # What is compiled for speed is not what is tested here.
+        cache = folder.parent / "compiled"
+        # Quick to compile: the speed of programs is not tested here.
         self.env = os.environ | {
-            "JAX_COMPILATION_CACHE_DIR": str(kept),
+            "JAX_COMPILATION_CACHE_DIR": str(cache),
             "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.1",
             "XLA_FLAGS": "--xla_backend_optimization_level=0 --xla_cpu_use_fusion_emitters=false",
         }
 
     def start(self) -> subprocess.Popen:
-        """Train, or resume what was begun."""
+        """Start to train, or to resume."""
         begun = (self.folder / "config.json").exists()
         words = ["resume", self.folder] if begun else ["train", *self.words, "--out", self.folder]
         command = [sys.executable, "-m", "looped_actor", *map(str, [*words, *self.together])]
         devices = [] if self.together else ["--devices", "1"]
-        given = {"env": self.env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-        return subprocess.Popen([*command, *devices], start_new_session=True, **given)
+        pipes: Any = {"env": self.env, "text": True, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
+        return subprocess.Popen([*command, *devices], start_new_session=True, **pipes)
 
     def finish(self) -> str:
-        """To the end; returns what it printed, and raises an error where it failed."""
-        said, _ = (process := self.start()).communicate(timeout=1200)
+        """Run to the end, and return the output. Raises an error if it fails."""
+        output, _ = (process := self.start()).communicate(timeout=1200)
         if process.returncode:
-            raise RuntimeError(f"it ended with code {process.returncode}: {said[-600:]}")
-        return said
+            raise RuntimeError(f"it ended with code {process.returncode}: {output[-600:]}")
+        return output
 
     @property
     def rows(self) -> int:
-        """Iterations that are written down."""
+        """Iterations in metrics.csv."""
         path = self.folder / "metrics.csv"
         return len(path.read_text().splitlines()) - 1 if path.exists() else 0
 
     @property
     def outcome(self) -> dict[str, bytes]:
-        """All files that must be the same, whatever happened."""
+        """All files that must be the same after any fault."""
         wanted = ["metrics.csv", "policy/policy.safetensors", "policy/config.json", "provenance.json"]
         files = [self.folder / name for name in wanted] + sorted((self.folder / "evaluations").iterdir())
         return {str(path.relative_to(self.folder)): path.read_bytes() for path in files}
 
 
 def kill(process: subprocess.Popen) -> None:
-    """With all that it has started, at once."""
+    """Kill a process and all that it has started."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, signal.SIGKILL)
     process.communicate()
 
 
 def reference(words: list, folder: pathlib.Path) -> tuple[dict[str, bytes], float]:
-    """What a run leaves that nothing happens to, and its seconds once everything is compiled."""
+    """Return the files of an undisturbed run, and its seconds once everything is compiled."""
     Run(folder / "first", words).finish()
-    started = time.monotonic()
+    begin = time.monotonic()
     (whole := Run(folder / "whole", words)).finish()
-    return whole.outcome, time.monotonic() - started
+    return whole.outcome, time.monotonic() - begin
 
 
 def compare(run: Run, whole: dict[str, bytes]) -> str:
-    """Whether it ended in the same bytes: "equal", or in which it did not."""
+    """Finish a run, and return "equal" if it ended in the same bytes, or else the difference."""
     try:
         run.finish()
         found = run.outcome
@@ -183,16 +190,16 @@ def compare(run: Run, whole: dict[str, bytes]) -> str:
     return f"other bytes in {', '.join(other)}" if other else "equal"
 
 
-def kills(learner: str, cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
-    """One kill in each run, at moments that are spread evenly, from its start to its end."""
+def kill_runs(learner: str, cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
+    """Kill each run once, at moments that are spread evenly from its start to its end."""
     whole, seconds = reference(RUNS[learner], folder)
-    chance, outcomes, done = random.Random(seed), Counter(), []
+    rng, outcomes, done = random.Random(seed), Counter(), []
     order = list(range(cases))
-    chance.shuffle(order)  # so that the moments of a study that is cut short are spread as well
+    rng.shuffle(order)  # the moments of a study that is cut short are spread as well
     for slot in order:
         if time.monotonic() > deadline:
             break
-        moment = (slot + chance.random()) / cases * seconds
+        moment = (slot + rng.random()) / cases * seconds
         run = Run(folder / f"killed{slot}", RUNS[learner])
         process = run.start()
         with suppress(subprocess.TimeoutExpired):
@@ -213,20 +220,20 @@ def kills(learner: str, cases: int, seed: int, deadline: float, folder: pathlib.
     }
 
 
-def starts(cases: int, seed: int, deadline: float, folder: pathlib.Path, at_once: int) -> dict:
-    """Both signals at moments that are spread evenly over the first minute, in an order drawn at random."""
+def interrupt_starts(cases: int, seed: int, deadline: float, folder: pathlib.Path, at_once: int) -> dict:
+    """Send both signals at moments that are spread evenly over the first minute, in random order."""
     (whole := Run(folder / "whole", START)).finish()
-    expected, chance, done = whole.outcome, random.Random(seed), []
-    moments = [(slot + chance.random()) / cases * SECONDS_OF_A_START for slot in range(cases)]
+    expected, rng, done = whole.outcome, random.Random(seed), []
+    moments = [(slot + rng.random()) / cases * SECONDS_OF_A_START for slot in range(cases)]
     order = [(number, moment) for number in (signal.SIGINT, signal.SIGKILL) for moment in moments]
-    chance.shuffle(order)
+    rng.shuffle(order)
 
     def case(number: signal.Signals, moment: float) -> None:
         if time.monotonic() > deadline:
             return
         run = Run(folder / f"{number.name}{moment}", START)
-        facts = {"signal": number.name, "second": round(moment, 2), **interrupt(run, number, moment)}
-        done.append(facts | {"outcome": compare(run, expected)})
+        about = {"signal": number.name, "second": round(moment, 2), **interrupt(run, number, moment)}
+        done.append(about | {"outcome": compare(run, expected)})
         shutil.rmtree(run.folder, ignore_errors=True)
         print(f"{len(done)} of {len(order)}: {done[-1]}", flush=True)
 
@@ -242,36 +249,36 @@ def starts(cases: int, seed: int, deadline: float, folder: pathlib.Path, at_once
 
 
 def interrupt(run: Run, number: signal.Signals, moment: float) -> dict:
-    """Send a signal to all processes of a run, as a terminal does; returns what it said and had done."""
+    """Send a signal to all processes of a run, as a terminal does; return its stage and its message."""
     process = run.start()
     with suppress(subprocess.TimeoutExpired):
         process.wait(moment)
     stage = "the end" if process.poll() is not None else reached(run)
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
-    began, problem = time.monotonic(), None
+    begin, problem = time.monotonic(), None
     try:
-        said, _ = process.communicate(timeout=5 * SECONDS_TO_NOTICE)
+        output, _ = process.communicate(timeout=5 * SECONDS_TO_NOTICE)
     except subprocess.TimeoutExpired:
         kill(process)
-        said, problem = "", "it hung"
-    sentences = [found.group() for found in SENTENCE.finditer(said)]
-    noise = [word for word in ("Traceback", "Exception ignored", "Error") if word in said]
+        output, problem = "", "it hung"
+    sentences = [found.group() for found in SENTENCE.finditer(output)]
+    noise = [word for word in ("Traceback", "Exception ignored", "Error") if word in output]
     if number == signal.SIGINT and (process.returncode not in (0, 130) or noise or len(sentences) != 1):
-        problem = problem or f"code {process.returncode}: {said[-2000:]}"
+        problem = problem or f"code {process.returncode}: {output[-2000:]}"
     if number == signal.SIGINT and "finished" in str(sentences) and stage not in ("learning", "the end"):
         problem = "the signal had no effect"
     return {
         "reached": stage,
         "iterations": run.rows,
         "said": sentences[-1].replace(str(run.folder), "RUN") if sentences else None,
-        "seconds_to_end": round(time.monotonic() - began, 1),
+        "seconds_to_end": round(time.monotonic() - begin, 1),
         "problem": problem,
     }
 
 
 def reached(run: Run) -> str:
-    """What a run was doing, as its folder says."""
+    """Return the stage of a run, from its folder."""
     if run.rows:
         return "learning"
     if not (run.folder / "config.json").exists():
@@ -279,10 +286,10 @@ def reached(run: Run) -> str:
     return "levels" if (run.folder / "preparing").exists() else "compiling"
 
 
-def full_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
-    """The disk is filled at a random iteration, and emptied after the run has ended."""
+def fill_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
+    """Fill the disk of each run at a random iteration, and empty it after the run has ended."""
     whole, _ = reference(RUNS["ppo"], folder)
-    chance, done = random.Random(seed), []
+    rng, done = random.Random(seed), []
     for case in range(cases):
         if time.monotonic() > deadline:
             break
@@ -290,7 +297,7 @@ def full_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> 
         disk.mkdir()
         subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(disk)], check=True)
         try:
-            run, iteration = Run(disk / "run", RUNS["ppo"]), chance.randrange(ITERATIONS - 2)
+            run, iteration = Run(disk / "run", RUNS["ppo"]), rng.randrange(ITERATIONS - 2)
             run.env["JAX_COMPILATION_CACHE_DIR"] = str(folder / "compiled")
             done.append({"iteration": iteration, "outcome": fill(run, iteration, disk / "ballast", whole)})
         finally:
@@ -301,7 +308,7 @@ def full_disks(cases: int, seed: int, deadline: float, folder: pathlib.Path) -> 
 
 
 def fill(run: Run, iteration: int, ballast: pathlib.Path, whole: dict[str, bytes]) -> str:
-    """A run on a disk that is full from an iteration on; then resumed, with room."""
+    """Fill the disk of a run at an iteration; resume the run after there is room again."""
     process = run.start()
     while run.rows < iteration and process.poll() is None:
         time.sleep(0.002)
@@ -309,37 +316,37 @@ def fill(run: Run, iteration: int, ballast: pathlib.Path, whole: dict[str, bytes
         while True:
             file.write(bytes(512))
     try:
-        said, _ = process.communicate(timeout=SECONDS_TO_NOTICE)
+        output, _ = process.communicate(timeout=SECONDS_TO_NOTICE)
     except subprocess.TimeoutExpired:
         kill(process)
         return "it hung"
     ballast.unlink()
-    if process.returncode != 2 or "Traceback" in said or "looped-actor: " not in said:
-        return f"it ended with code {process.returncode}: {said[-600:]}"
+    if process.returncode != 2 or "Traceback" in output or "looped-actor: " not in output:
+        return f"it ended with code {process.returncode}: {output[-600:]}"
     return compare(run, whole)
 
 
-def two_processes(count: int, folder: pathlib.Path) -> dict:
-    """What happens to the other of two, in the first cases of six. Of a single case nothing is resumed."""
+def disturb_pairs(count: int, folder: pathlib.Path) -> dict:
+    """Disturb one of two processes, in the first cases of six. A single case is not resumed."""
     whole, cases = Pair(folder / "whole"), {}
     if count > 1:
         whole.finish()
 
-    def resumed(victim: int, number: signal.Signals) -> Callable[[Pair], dict]:
+    def lose_and_resume(victim: int, number: signal.Signals) -> Callable[[Pair], dict]:
         def case(pair: Pair) -> dict:
-            facts = pair.lose(victim, number)
+            results = pair.lose(victim, number)
             if count == 1:
-                return facts
+                return results
             pair.finish()
             other = {} if pair.outcome == whole.outcome else {"failure": "it was resumed to other bytes"}
-            return facts | other
+            return results | other
 
         return case
 
     for name, case in [
-        ("the second is killed", resumed(1, signal.SIGKILL)),
-        ("the first is killed", resumed(0, signal.SIGKILL)),
-        ("the second is asked to end", resumed(1, signal.SIGTERM)),
+        ("the second is killed", lose_and_resume(1, signal.SIGKILL)),
+        ("the first is killed", lose_and_resume(0, signal.SIGKILL)),
+        ("the second is asked to end", lose_and_resume(1, signal.SIGTERM)),
         ("the first is started twice", Pair.twice),
         ("the first is missing", lambda pair: pair.alone(1)),
         ("the second is missing", lambda pair: pair.alone(0)),
@@ -359,16 +366,16 @@ class Pair:
         self.folder = folder
 
     def run(self, process: int) -> Run:
-        """One of the two."""
+        """Return one of the two."""
         place = ("--coordinator", f"127.0.0.1:{self.port}", "--processes", 2, "--process", process)
         return Run(self.folder, RUNS["ppo"], place)
 
     def finish(self) -> None:
-        """Both, to the end."""
+        """Run both to the end."""
         both = [self.run(0).start(), self.run(1).start()]
-        said = [process.communicate(timeout=1200)[0] for process in both]
+        outputs = [process.communicate(timeout=1200)[0] for process in both]
         if any(process.returncode for process in both):
-            raise RuntimeError(f"they ended with {[p.returncode for p in both]}: {said[0][-600:]}")
+            raise RuntimeError(f"they ended with {[p.returncode for p in both]}: {outputs[0][-600:]}")
 
     @property
     def outcome(self) -> dict[str, bytes]:
@@ -376,7 +383,7 @@ class Pair:
         return self.run(0).outcome
 
     def lose(self, victim: int, number: signal.Signals) -> dict:
-        """Send a signal to one in the middle of the run, and see how the other one ends."""
+        """Send a signal to one in the middle of the run, and return how the other one ends."""
         both = [self.run(0).start(), self.run(1).start()]
         while self.run(0).rows < ITERATIONS // 2 and both[0].poll() is None:
             time.sleep(0.01)
@@ -384,11 +391,11 @@ class Pair:
         return self._ended(both[1 - victim], both[victim], wanted=0 if number == signal.SIGTERM else 2)
 
     def alone(self, process: int) -> dict:
-        """One that waits for another that never comes."""
+        """Start only one of the two."""
         return self._ended(self.run(process).start(), limit=300, advice="process")
 
     def twice(self) -> dict:
-        """A second one that says it is the first."""
+        """Start the first one twice."""
         first = self.run(0).start()
         time.sleep(5)
         found = self._ended(self.run(0).start(), advice="--process 0")
@@ -404,21 +411,21 @@ class Pair:
         advice: str = "resume",
         limit: float = SECONDS_TO_NOTICE,
     ) -> dict:
-        started, beside = time.monotonic(), ""
+        begin, other_output = time.monotonic(), ""
         try:
-            said, _ = process.communicate(timeout=limit)
+            output, _ = process.communicate(timeout=limit)
         except subprocess.TimeoutExpired:
             kill(process)
             return {"failure": f"it had not ended after {limit} seconds"}
         finally:
             if other is not None:
                 with suppress(subprocess.TimeoutExpired):
-                    beside, _ = other.communicate(timeout=SECONDS_TO_NOTICE)
+                    other_output, _ = other.communicate(timeout=SECONDS_TO_NOTICE)
                 kill(other)
-        facts = {"seconds": round(time.monotonic() - started, 1), "code": process.returncode}
-        if process.returncode != wanted or (wanted and advice not in said):
-            return facts | {"failure": said[-4000:], "beside": beside[-4000:]}
-        return facts
+        results = {"seconds": round(time.monotonic() - begin, 1), "code": process.returncode}
+        if process.returncode != wanted or (wanted and advice not in output):
+            return results | {"failure": output[-4000:], "beside": other_output[-4000:]}
+        return results
 
 
 if __name__ == "__main__":

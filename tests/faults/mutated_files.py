@@ -19,7 +19,7 @@ SECONDS = 30
 """Time that opening a file may take."""
 WORKERS = 2
 FEW = 1_000
-"""Cases that are too few for a second process, which would be busy with its imports."""
+"""Number of cases up to which a second process would mostly import."""
 ODD = [
     None,
     True,
@@ -55,27 +55,29 @@ WORDS = [
 
 
 class Format(NamedTuple):
-    """How to make a sample in a folder, and how to open what became of it."""
+    """A file format."""
 
     make: Callable[[pathlib.Path], None]
+    """Writes a sample into a folder."""
     open: Callable[[pathlib.Path], object]
+    """Opens the files of a folder."""
     share: float = 1.0
-    """Cases of it, relative to others: some are slow to open."""
+    """Number of cases relative to others: some formats are slow to open."""
 
 
 def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, folder: pathlib.Path) -> dict:
-    """Open mutated files in worker processes; returns how often what happened, by format."""
+    """Open mutated files in worker processes; return the counts of the outcomes by format."""
     spawn = multiprocessing.get_context("spawn")
     for name in formats:
         FORMATS[name].make(place := folder / "samples" / name)
-        FORMATS[name].open(place)  # what is whole must load
+        FORMATS[name].open(place)  # unchanged files must load
     shares = sum(FORMATS[name].share for name in formats)
     counts: dict[str, Counter] = {name: Counter() for name in formats}
     failures: list[dict] = []
     workers = WORKERS if cases > FEW else 1
     jobs = [(name, max(1, round(cases * FORMATS[name].share / shares))) for name in formats]
     for name, count in jobs:
-        told, slots = spawn.Queue(), []
+        messages, slots = spawn.Queue(), []
         for worker in range(workers):
             at = spawn.Value("q", worker)
             until = time.monotonic() + (deadline - time.monotonic()) * count / sum(
@@ -92,14 +94,14 @@ def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, fol
                     at.value += workers
                 if at.value < count and time.monotonic() < until and (process is None or process.exitcode):
                     left = until - time.monotonic()
-                    given = (name, seed, count, left, folder, worker, workers, at, told)
-                    slot[1] = spawn.Process(target=_work, args=given)
+                    arguments = (name, seed, count, left, folder, worker, workers, at, messages)
+                    slot[1] = spawn.Process(target=_work, args=arguments)
                     slot[1].start()
-            while not told.empty():
-                seen, bad = told.get()
+            while not messages.empty():
+                seen, bad = messages.get()
                 counts[name].update(seen)
                 failures += bad
-            if not any(process and process.is_alive() for _, process, _ in slots) and told.empty():
+            if not any(process and process.is_alive() for _, process, _ in slots) and messages.empty():
                 break
             time.sleep(0.05)
         print(f"{name}: {sum(counts[name].values()):,} of {count:,}: {dict(counts[name])}", flush=True)
@@ -112,21 +114,21 @@ def mutate_files(formats: list[str], cases: int, seed: int, deadline: float, fol
     }
 
 
-def _work(name, seed, count, seconds, folder, worker, workers, at, told) -> None:
-    """In a process of its own: each of its cases, from where the last process stopped."""
+def _work(name, seed, count, seconds, folder, worker, workers, at, messages) -> None:
+    """Open the files of one worker's cases, from where its last process stopped."""
     place, sample = folder / f"{name}-{worker}", folder / "samples" / name
     shutil.rmtree(place, ignore_errors=True)
     shutil.copytree(sample, place)
     originals = {path: path.read_bytes() for path in sorted(place.rglob("*")) if path.is_file()}
-    FORMATS[name].open(place)  # imports and compiles what it needs
+    FORMATS[name].open(place)  # imports and compiles
     virtual = int(pathlib.Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (virtual + MEMORY, virtual + MEMORY))
     signal.signal(signal.SIGALRM, _too_long)
     until, seen, bad, counted = time.monotonic() + seconds, Counter(), [], time.monotonic()
     while at.value < count and time.monotonic() < until:
-        chance = random.Random(f"{seed}/{name}/{at.value}")
-        path = chance.choice(list(originals))
-        path.write_bytes(mutated(originals[path], chance))
+        rng = random.Random(f"{seed}/{name}/{at.value}")
+        path = rng.choice(list(originals))
+        path.write_bytes(mutate(originals[path], rng))
         outcome, why = _outcome(FORMATS[name].open, place)
         seen[outcome] += 1
         if outcome == "failed":
@@ -134,9 +136,9 @@ def _work(name, seed, count, seconds, folder, worker, workers, at, told) -> None
         path.write_bytes(originals[path])
         at.value += workers
         if time.monotonic() - counted > 2:
-            told.put((seen, bad))
+            messages.put((seen, bad))
             seen, bad, counted = Counter(), [], time.monotonic()
-    told.put((seen, bad))
+    messages.put((seen, bad))
     at.value = count  # this part is done
 
 
@@ -163,37 +165,37 @@ def _outcome(opening: Callable, place: pathlib.Path) -> tuple[str, str]:
     return "loaded", ""
 
 
-def mutated(data: bytes, chance: random.Random) -> bytes:
-    """Some bytes with a few things changed in them; JSON, also inside of other formats, also as JSON."""
-    if chance.random() < 0.4:
-        changed = _with_other_json(data, chance)
+def mutate(data: bytes, rng: random.Random) -> bytes:
+    """Return bytes with a few changes; JSON, also inside other formats, is also changed as JSON."""
+    if rng.random() < 0.4:
+        changed = _replace_json(data, rng)
         if changed is not None:
             return changed
     data = bytearray(data)
-    for _ in range(chance.randint(1, 4)):
-        at = chance.randrange(len(data) + 1)
-        few = chance.choice([1, 2, 4, 8, 64])
-        match chance.randrange(7):
+    for _ in range(rng.randint(1, 4)):
+        at = rng.randrange(len(data) + 1)
+        few = rng.choice([1, 2, 4, 8, 64])
+        match rng.randrange(7):
             case 0 if data:
-                data[min(at, len(data) - 1)] ^= 1 << chance.randrange(8)
+                data[min(at, len(data) - 1)] ^= 1 << rng.randrange(8)
             case 1:
-                data[at:at] = chance.randbytes(few)
+                data[at:at] = rng.randbytes(few)
             case 2:
                 del data[at : at + few]
             case 3:
                 del data[at:]
             case 4:
-                data[at : at + few] = chance.choice(WORDS)
+                data[at : at + few] = rng.choice(WORDS)
             case 5:
-                other = chance.randrange(len(data) + 1)
+                other = rng.randrange(len(data) + 1)
                 data[at:at] = data[other : other + few]
             case _:
                 data[at : at + few] = bytes(few)
     return bytes(data)
 
 
-def _with_other_json(data: bytes, chance: random.Random) -> bytes | None:
-    """The same with one value of its JSON replaced: that of a file, or of a header of safetensors."""
+def _replace_json(data: bytes, rng: random.Random) -> bytes | None:
+    """Return a JSON file, or a safetensors file with its JSON header, with one value replaced."""
     size = int.from_bytes(data[:8], "little")
     header = 8 < size < len(data) and data[8:9] == b"{"
     try:
@@ -201,33 +203,33 @@ def _with_other_json(data: bytes, chance: random.Random) -> bytes | None:
     except (ValueError, UnicodeDecodeError):
         return None
     metadata = whole.get("__metadata__") if header and isinstance(whole, dict) else None
-    if metadata and chance.random() < 0.7:
-        name = chance.choice(list(metadata))
+    if metadata and rng.random() < 0.7:
+        name = rng.choice(list(metadata))
         try:
             inner = json.loads(metadata[name])
         except ValueError:
             inner = metadata[name]
-        metadata[name] = json.dumps(_replaced(inner, chance))
+        metadata[name] = json.dumps(_replace_value(inner, rng))
     else:
-        whole = _replaced(whole, chance)
+        whole = _replace_value(whole, rng)
     text = json.dumps(whole).encode()
     return len(text).to_bytes(8, "little") + text + data[8 + size :] if header else text
 
 
-def _replaced(value, chance: random.Random):
-    """A value of JSON with an odd one somewhere in it."""
+def _replace_value(value, rng: random.Random):
+    """Return a JSON value with an odd one somewhere in it."""
     inside = value if isinstance(value, dict | list) and value else None
-    if inside is None or chance.random() < 0.1:
-        return chance.choice(ODD)
-    key = chance.choice(list(inside)) if isinstance(inside, dict) else chance.randrange(len(inside))
-    if isinstance(inside, dict) and chance.random() < 0.1:
-        inside[chance.choice(["later", "", "type", "\x00"])] = chance.choice(ODD)
+    if inside is None or rng.random() < 0.1:
+        return rng.choice(ODD)
+    key = rng.choice(list(inside)) if isinstance(inside, dict) else rng.randrange(len(inside))
+    if isinstance(inside, dict) and rng.random() < 0.1:
+        inside[rng.choice(["later", "", "type", "\x00"])] = rng.choice(ODD)
     else:
-        inside[key] = _replaced(inside[key], chance)
+        inside[key] = _replace_value(inside[key], rng)
     return inside
 
 
-ROOT = pathlib.Path(__file__).parents[1]
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 def _policy(place: pathlib.Path) -> None:
@@ -241,12 +243,12 @@ def _load_policy(place: pathlib.Path) -> object:
 
 
 def _configs(place: pathlib.Path) -> None:
-    from looped_actor.runs.config import write_config
     from looped_actor.runs.presets import preset
+    from looped_actor.utils.codec import write_json
 
-    write_config(preset("boxoban", "paper"), place / "a.json")
-    write_config(preset("rush-hour", "micro", learner="imitation"), place / "b.json")
-    write_config(preset("cube-double", "paper"), place / "c.json")
+    write_json(preset("boxoban", "paper"), place / "a.json")
+    write_json(preset("rush-hour", "micro", learner="imitation"), place / "b.json")
+    write_json(preset("cube-double", "paper"), place / "c.json")
 
 
 def _read_configs(place: pathlib.Path) -> object:
@@ -290,10 +292,10 @@ def _datasets(place: pathlib.Path) -> None:
     import numpy as np
 
     place.mkdir(parents=True)
-    chance = np.random.default_rng(0)
+    rng = np.random.default_rng(0)
     arrays = {
-        "observations": chance.normal(size=(20, 3)).astype(np.float32),
-        "actions": chance.uniform(-1, 1, (20, 2)).astype(np.float32),
+        "observations": rng.normal(size=(20, 3)).astype(np.float32),
+        "actions": rng.uniform(-1, 1, (20, 2)).astype(np.float32),
         "terminals": np.arange(20) % 10 == 9,
     }
     np.savez(place / "a.npz", **arrays)
@@ -304,7 +306,7 @@ def _open_datasets(place: pathlib.Path) -> object:
     from looped_actor.offline import open_dataset
 
     try:
-        return [open_dataset(place / "a.npz"), open_dataset(place / "b.npz", mapped=True)]
+        return [open_dataset(place / "a.npz"), open_dataset(place / "b.npz", on_disk=True)]
     finally:
         shutil.rmtree(place / "b.unpacked", ignore_errors=True)
 
@@ -334,7 +336,8 @@ def _probes(place: pathlib.Path) -> None:
     from looped_actor.analysis.probes import Probe, ProbeConfig, ProbeSet, write_probes
 
     arrays = [np.zeros((1, 2, 3), np.float32) for _ in Probe._fields]
-    write_probes(ProbeSet(Probe(*arrays), (1,), (1, 2), 4), ProbeConfig(), place / "a.probes")
+    probes = ProbeSet(probes=Probe(*arrays), places=(1,), pushes=(1, 2), boxes=4)
+    write_probes(probes, ProbeConfig(), place / "a.probes")
 
 
 def _read_probes(place: pathlib.Path) -> object:
@@ -409,4 +412,4 @@ FORMATS = {
     "policies": Format(_policy, _load_policy, 0.02),
     "checkpoints": Format(_checkpoints, _read_checkpoints, 0.02),
 }
-"""Files that may come from strangers, by name."""
+"""Formats of untrusted input, by name."""

@@ -22,10 +22,10 @@ from typing import Any
 
 import aiohttp
 import numpy as np
+from looped_actor.planning.bench_serving import free_port
 from record import write_record
 
 import looped_actor
-from looped_actor.planning.bench_serving import free_port
 from looped_actor.serving.protocol import HEADER_LENGTH
 
 NAME = "rush-hour-micro"

@@ -6,6 +6,7 @@ Run it before a change that must not alter behaviour, and never to make a failin
 """
 
 import csv
+import os
 import pathlib
 import sys
 import tempfile
@@ -13,11 +14,15 @@ import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
+from flags import QUICK_TO_COMPILE
+
+os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE  # as in the tests: initial weights are drawn in float32
+
+from looped_actor.codec import replaced, to_json
+from looped_actor.configs.presets import preset
+from looped_actor.devices import all_devices
 from looped_actor.models import AUTHORS
 from looped_actor.runs.folder import begin_run, train_run
-from looped_actor.runs.presets import preset
-from looped_actor.training.sharding import all_devices
-from looped_actor.utils.codec import replace_fields
 from tiny import WORLD_CHANGES, tiny
 
 FOUR_ITERATIONS = {
@@ -27,7 +32,7 @@ FOUR_ITERATIONS = {
     "levels__held_out_count": 20,
 }
 AUTHORS_RECIPE = {
-    "core__initial": AUTHORS,
+    "core__initial": to_json(AUTHORS),
     "halting__reverse": True,
     "ppo__bootstrap_timeouts": False,
     "ppo__shuffle": "steps",
@@ -40,7 +45,7 @@ AUTHORS_RECIPE = {
 def robot(arm="looped", **changes):
     """A run of four iterations on robot data."""
     named = {name.replace("__", "."): value for name, value in changes.items()}
-    return replace_fields(preset("cube-double", "micro", arm), WORLD_CHANGES | {"double_precision": True} | named)
+    return replaced(preset("cube-double", "micro", arm), WORLD_CHANGES | {"double_precision": True} | named)
 
 
 RUNS = {

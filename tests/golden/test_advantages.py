@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from looped_actor.algorithms import advantages
+from looped_actor.algorithms.ppo import advantages
 
 
 def test_the_golden_rollout(golden, x64):

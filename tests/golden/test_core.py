@@ -23,11 +23,9 @@ def load_core(vectors: dict, dtype) -> FPRMCore:
         width=width,
         heads=int(vectors["heads"]),
         layers=sum(name.endswith(".qkv") for name in vectors),
-        expansion=1.5 * hidden / width,
-        hidden_multiple=hidden,
-        convolution="conv" in vectors,
+        hidden=hidden,
     )
-    core = cast(FPRMCore(config, rngs=nnx.Rngs(0)), dtype)
+    core = cast(FPRMCore(config, convolution="conv" in vectors, rngs=nnx.Rngs(0)), dtype)
     core.alpha_1_logit[...] = jnp.asarray(vectors["alpha_1_logit"], dtype)
     core.alpha_2_logit[...] = jnp.asarray(vectors["alpha_2_logit"], dtype)
     if core.convolution is not None:

@@ -16,13 +16,13 @@ import looped_actor
 from looped_actor.analysis.latents import open_latents
 from looped_actor.analysis.probes import read_probes
 from looped_actor.puzzles.banks import open_bank
-from looped_actor.puzzles.solutions import open_solutions, replays
+from looped_actor.puzzles.solutions import open_solutions, solution_wins
 from looped_actor.runs.robots import CRITICS_FORMAT
 from looped_actor.utils.tensors import read_weights
 
 HERE = pathlib.Path(__file__).parent
 FORMATS = HERE / "formats"
-IN_RUNS = {"looped-actor checkpoint 1", "looped-actor policy 1"}
+IN_RUNS = {"looped-actor checkpoint 1", "looped-actor checkpoint 2", "looped-actor policy 1"}
 NOT_FOR_GOOD = {"looped-actor program 1"}
 """JAX reads a program for six months."""
 
@@ -37,7 +37,7 @@ def test_levels_and_their_solutions(bank):
     solutions = open_solutions(FORMATS / "boxoban.solutions", bank)
     assert len(bank) == 20
     assert len(solutions) == 8
-    assert all(replays(bank, solutions, index) for index in range(8))
+    assert all(solution_wins(bank, solutions, index) for index in range(8))
 
 
 def test_critics():

@@ -1,50 +1,51 @@
 """The preset `paper` against the paper's tables of hyperparameters, and against what the authors ran."""
 
+import math
+
 import pytest
 
 from looped_actor.loop import PolicyKL
-from looped_actor.models import AUTHORS
+from looped_actor.models import AUTHORS_INITIAL
 from looped_actor.runs.presets import preset
+from looped_actor.runs.registry import run_of
 
 # Rows that both columns of a table share, then those of one column.
 MODEL_TABLE = {
-    "core.layers": 2,
-    "core.width": 128,
-    "core.heads": 4,
-    "core.expansion": 4,
-    "halting.min_loops": 2,
-    "halting.max_loops": 16,
-    "halting.threshold": 1e-3,
+    "arm.core.layers": 2,
+    "arm.core.width": 128,
+    "arm.core.heads": 4,
+    "arm.core.hidden_width": 512,  # 2/3 of an expansion of 4, up to a multiple of 256
+    "arm.halting.min_loops": 2,
+    "arm.halting.max_loops": 16,
+    "arm.halting.threshold": 1e-3,
 }
 ONLINE_TABLE = {
-    "core.convolution": True,
-    "ppo.learning_rate": 1e-4,
-    "ppo.max_gradient_norm": 1.0,
-    "ppo.minibatch": 1024,
+    "algorithm.learning_rate": 1e-4,
+    "algorithm.max_gradient_norm": 1.0,
+    "algorithm.minibatch": 1024,
     "total_steps": 10**8,
-    "ppo.discount": 0.99,
-    "ppo.num_envs": 1024,
-    "ppo.rollout_steps": 64,
-    "ppo.epochs": 4,
-    "ppo.gae_lambda": 0.95,
-    "ppo.clip": 0.3,
-    "ppo.entropy_cost": 0.01,
-    "ppo.value_cost": 0.25,
+    "algorithm.discount": 0.99,
+    "algorithm.num_envs": 1024,
+    "algorithm.rollout_steps": 64,
+    "algorithm.epochs": 4,
+    "algorithm.gae_lambda": 0.95,
+    "algorithm.clip": 0.3,
+    "algorithm.entropy_cost": 0.01,
+    "algorithm.value_cost": 0.25,
 }
 
 
 OFFLINE_TABLE = {
-    "core.convolution": False,
-    "gciql.learning_rate": 3e-4,
-    "gciql.max_gradient_norm": 1.0,
-    "gciql.batch": 1024,
+    "algorithm.learning_rate": 3e-4,
+    "algorithm.max_gradient_norm": 1.0,
+    "algorithm.batch": 1024,
     "total_steps": 10**6,
-    "gciql.discount": 0.99,
-    "gciql.expectile": 0.9,
-    "gciql.target_rate": 0.005,
-    "gciql.bc_weight": 1.0,
+    "algorithm.discount": 0.99,
+    "algorithm.expectile": 0.9,
+    "algorithm.target_rate": 0.005,
+    "algorithm.bc_weight": 1.0,
     # Not in the tables, but in the text, and in GCIQL's reference:
-    "gciql.hidden": (512, 512, 512),
+    "algorithm.hidden": (512, 512, 512),
     "goals.current": 0.2,
     "goals.future": 0.5,
     "goals.random": 0.3,
@@ -119,48 +120,47 @@ def authors_puzzle_run(episode_length):
     rollout = flags["num_envs"] * flags["rollout_length"]
     iterations = flags["num_timesteps"] // rollout
     return {
-        "core.layers": flags["fprm_num_layers"],
-        "core.width": flags["fprm_d_model"],
-        "core.heads": flags["fprm_num_heads"],
-        "core.initial": AUTHORS,
-        "halting": PolicyKL(
+        "arm.core.layers": flags["fprm_num_layers"],
+        "arm.core.width": flags["fprm_d_model"],
+        "arm.core.heads": flags["fprm_num_heads"],
+        "recipe_details.initial": AUTHORS_INITIAL,
+        "arm.halting": PolicyKL(
             flags["halt_kl"], flags["min_think_iters"], flags["max_think_iters"], reverse=True
         ),
         "total_steps": flags["num_timesteps"],
         "time_limit": flags[episode_length],
         "evaluate_every": iterations // flags["num_eval_steps"],
         "levels.evaluate_count": flags["num_eval_envs"],
-        "ppo.num_envs": flags["num_envs"],
-        "ppo.rollout_steps": flags["rollout_length"],
-        "ppo.minibatch": rollout // flags["num_minibatches_per_rollout"],
-        "ppo.epochs": flags["num_epochs_per_rollout"],
-        "ppo.learning_rate": flags["learning_rate"],
-        "ppo.decay_learning_rate": flags["anneal_lr"],
-        "ppo.max_gradient_norm": flags["max_grad_norm"],
-        "ppo.discount": flags["discount"],
-        "ppo.gae_lambda": flags["gae_lambda"],
-        "ppo.clip": flags["clipping_epsilon"],
-        "ppo.entropy_cost": flags["entropy_cost"],
-        "ppo.reward_scale": flags["reward_scaling"],
-        "ppo.value_cost": 0.5 * 0.5,  # as ppo.py writes it
-        "ppo.hard_resets": flags["num_reset_steps"],
+        "algorithm.num_envs": flags["num_envs"],
+        "algorithm.rollout_steps": flags["rollout_length"],
+        "algorithm.minibatch": rollout // flags["num_minibatches_per_rollout"],
+        "algorithm.epochs": flags["num_epochs_per_rollout"],
+        "algorithm.learning_rate": flags["learning_rate"],
+        "algorithm.decay_learning_rate": flags["anneal_lr"],
+        "algorithm.max_gradient_norm": flags["max_grad_norm"],
+        "algorithm.discount": flags["discount"],
+        "algorithm.gae_lambda": flags["gae_lambda"],
+        "algorithm.clip": flags["clipping_epsilon"],
+        "algorithm.entropy_cost": flags["entropy_cost"],
+        "algorithm.reward_scale": flags["reward_scaling"],
+        "algorithm.value_cost": 0.5 * 0.5,  # as ppo.py writes it
+        "recipe_details.hard_resets": flags["num_reset_steps"],
         # Not flags, but what ppo.py does: no bootstrap at a time-out, whole time steps are shuffled, and
         # statistics of every cell count a rollout before it is learned from.
-        "ppo.bootstrap_timeouts": False,
-        "ppo.shuffle": "steps",
-        "ppo.cell_statistics": True,
-        "ppo.scale_before_learning": True,
+        "recipe_details.bootstrap_timeouts": False,
+        "recipe_details.shuffle": "steps",
+        "recipe_details.cell_statistics": True,
+        "recipe_details.statistics_before_learning": True,
     }
 
 
 AUTHORS_ROBOT_RUN = {
-    "core.layers": GCIQL_DEFAULTS["fprm_num_layers"],
-    "core.width": GCIQL_DEFAULTS["fprm_d_model"],
-    "core.heads": GCIQL_DEFAULTS["fprm_num_heads"],
-    "core.expansion": GCIQL_DEFAULTS["fprm_expansion"],
-    "core.convolution": OGBENCH_FLAGS["fprm_use_grid_conv"],
-    "core.initial": AUTHORS,
-    "halting": PolicyKL(
+    "arm.core.layers": GCIQL_DEFAULTS["fprm_num_layers"],
+    "arm.core.width": GCIQL_DEFAULTS["fprm_d_model"],
+    "arm.core.heads": GCIQL_DEFAULTS["fprm_num_heads"],
+    "arm.core.hidden_width": 256 * math.ceil(GCIQL_DEFAULTS["fprm_expansion"] * 128 * 2 / 3 / 256),
+    "recipe_details.initial": AUTHORS_INITIAL,
+    "arm.halting": PolicyKL(
         OGBENCH_FLAGS["fprm_halt_on_policy_kl"],
         GCIQL_DEFAULTS["fprm_adaptive_min_iters"],
         OGBENCH_FLAGS["fprm_train_iters"],
@@ -168,14 +168,14 @@ AUTHORS_ROBOT_RUN = {
     ),
     "total_steps": OGBENCH_FLAGS["train_steps"],
     "episodes": OGBENCH_FLAGS["eval_episodes"],
-    "gciql.bc_weight": OGBENCH_FLAGS["alpha"],
-    "gciql.max_gradient_norm": OGBENCH_FLAGS["max_grad_norm"],
-    "gciql.learning_rate": GCIQL_DEFAULTS["lr"],
-    "gciql.batch": GCIQL_DEFAULTS["batch_size"],
-    "gciql.hidden": GCIQL_DEFAULTS["value_hidden_dims"],
-    "gciql.discount": GCIQL_DEFAULTS["discount"],
-    "gciql.target_rate": GCIQL_DEFAULTS["tau"],
-    "gciql.expectile": GCIQL_DEFAULTS["expectile"],
+    "algorithm.bc_weight": OGBENCH_FLAGS["alpha"],
+    "algorithm.max_gradient_norm": OGBENCH_FLAGS["max_grad_norm"],
+    "algorithm.learning_rate": GCIQL_DEFAULTS["lr"],
+    "algorithm.batch": GCIQL_DEFAULTS["batch_size"],
+    "algorithm.hidden": GCIQL_DEFAULTS["value_hidden_dims"],
+    "algorithm.discount": GCIQL_DEFAULTS["discount"],
+    "algorithm.target_rate": GCIQL_DEFAULTS["tau"],
+    "algorithm.expectile": GCIQL_DEFAULTS["expectile"],
     "goals.current": GCIQL_DEFAULTS["value_p_curgoal"],
     "goals.future": GCIQL_DEFAULTS["value_p_trajgoal"],
     "goals.random": GCIQL_DEFAULTS["value_p_randomgoal"],
@@ -197,9 +197,9 @@ def test_paper_is_the_paper_offline(task):
     hold_against(config, MODEL_TABLE | OFFLINE_TABLE)
     hold_against(config, AUTHORS_ROBOT_RUN)
     assert config.evaluate_every * config.steps_per_iteration == OGBENCH_FLAGS["eval_interval"]
-    assert config.chosen_arm.halting == config.halting
-    assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16
-    assert preset(task, "paper", "mlp").chosen_arm.hidden == (512, 512, 512)
+    assert (run_of(config).spec.net.trunk.core.convolution is not None) == OGBENCH_FLAGS["fprm_use_grid_conv"]
+    assert preset(task, "paper", "iso-flops").arm.copies == 16
+    assert preset(task, "paper", "mlp").arm.hidden == (512, 512, 512)
 
 
 @pytest.mark.parametrize(
@@ -211,11 +211,11 @@ def test_paper_is_the_paper(task, board, episode_length):
     hold_against(config, MODEL_TABLE | ONLINE_TABLE)
     hold_against(config, authors_puzzle_run(episode_length))
     assert config.board == board
-    assert config.chosen_arm.halting == config.halting
-    assert config.ppo.updates_per_iteration == 256
+    assert run_of(config).spec.net.trunk.core.convolution is not None
+    assert config.algorithm.updates_per_iteration == 256
     assert config.iterations == 1526  # 1e8 steps are 1525.9 rollouts
-    assert preset(task, "paper", "iso-flops").chosen_arm.copies == 16
-    assert preset(task, "paper", "iso-params").chosen_arm.copies == 1
-    assert preset(task, "paper", "drc").chosen_arm.config.depth == 3
-    assert preset(task, "paper", "drc").chosen_arm.config.ticks == 3
-    assert [preset(task, "paper", f"fixed-{n}").chosen_arm.max_loops for n in (4, 8, 16)] == [4, 8, 16]
+    assert preset(task, "paper", "iso-flops").arm.copies == 16
+    assert preset(task, "paper", "iso-params").arm.copies == 1
+    assert preset(task, "paper", "drc").arm.depth == 3
+    assert preset(task, "paper", "drc").arm.ticks == 3
+    assert [preset(task, "paper", f"fixed-{n}").arm.max_loops for n in (4, 8, 16)] == [4, 8, 16]

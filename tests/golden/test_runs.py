@@ -1,23 +1,29 @@
-"""Short runs of every learner, as commit 395f374 made them: the same numbers, and its folders still go on.
+"""Short runs of every learner and arm, as commits 395f374 and cd662b2 made them: the same numbers.
 
-Each zip file is a folder that this commit wrote, with metrics of four iterations in float64: another order of
-sums, or another processor, shows in the last digits only, hence a tolerance.
+Each zip file is a folder that such a commit wrote, with metrics of four iterations in float64: another order of
+sums, or another processor, shows in the last digits only, hence a tolerance. Their configurations, checkpoints and
+policies are of version 0.2, so that these tests also show that this version continues its runs.
 """
 
 import csv
 import json
 import pathlib
 import zipfile
+from dataclasses import replace
 
 import jax
 import pytest
 
 from helpers import thorough
+from looped_actor.algorithms import PPO
+from looped_actor.algorithms.recipe import AUTHORS
+from looped_actor.runs.config import read_config
 from looped_actor.runs.folder import fingerprint_of, read_run, train_run
 from looped_actor.runs.load import policy_at
 from looped_actor.runs.registry import run_of
 from looped_actor.training import Ending, fit
 from looped_actor.training.sharding import all_devices
+from looped_actor.utils.errors import UserError
 
 HERE = pathlib.Path(__file__).parent / "runs"
 WHOLE = ["ppo-streamed", "imitation-boxoban"]
@@ -26,12 +32,31 @@ LEARNED = [
     "ppo-iso-flops",
     "gciql",
     "gciql-mlp",
+    "ppo-iso-params",
+    "ppo-carried",
+    "imitation-carried",
+    "gciql-differences",
+    "gciql-critics",
     # Whose parts the others and the tests of equivalence have too.
     *(
         pytest.param(name, marks=thorough)
-        for name in ("ppo-in-step", "ppo-drc", "imitation-rush-hour", "gciql-mapped")
+        for name in (
+            "ppo-in-step",
+            "ppo-drc",
+            "ppo-fixed-4",
+            "imitation-rush-hour",
+            "gciql-mapped",
+            "gciql-iso-flops",
+        )
     ),
 ]
+REFUSED = {"ppo-window": "window", "ppo-random-caps": "min_cap", "ppo-authors": "authors' recipe"}
+"""Runs with options that this version does not have."""
+
+
+@pytest.fixture(autouse=True)
+def double_precision(x64):
+    """The runs were made in float64, by an option that is now JAX_ENABLE_X64."""
 
 
 def unpacked(name, tmp_path, *, checkpoint=False):
@@ -84,7 +109,7 @@ def test_a_run_goes_on_from_a_checkpoint_of_that_commit(name, tmp_path):
     config = read_run(tmp_path)
     assert policy_at(tmp_path, "2").name.endswith("steps")
     if name == "gciql":
-        fitted(tmp_path, config)
+        fit_run(tmp_path, run_of(config, tmp_path, all_devices(1)))
     else:
         (tmp_path / "policy" / "policy.safetensors").unlink()
         train_run(config, tmp_path, all_devices(1))
@@ -92,21 +117,43 @@ def test_a_run_goes_on_from_a_checkpoint_of_that_commit(name, tmp_path):
     assert (tmp_path / "metrics.csv").read_text().splitlines()[0].split(",") == list(expected[0])
 
 
-def fitted(folder, config):
-    """Trained without an evaluation: this is about learning, and needs no MuJoCo."""
-    with jax.enable_x64(True):
-        fit(
-            run_of(config, folder, all_devices(1)).trainer,
-            folder,
-            seed=config.seed,
-            fingerprint=fingerprint_of(folder),
-            schedule=config.schedule,
-            evaluate=lambda state: {"success": 0.0, "loops": 1.0},
-        )
+def fit_run(folder, run, trainer=None):
+    """Train without an evaluation: this is about learning, and needs no MuJoCo."""
+    fit(
+        trainer or run.trainer,
+        folder,
+        seed=run.config.seed,
+        fingerprint=fingerprint_of(folder),
+        schedule=run.config.schedule,
+        evaluate=lambda state: {"success": 0.0, "loops": 1.0, "prefers": 0.0},
+    )
 
 
 @pytest.mark.parametrize("name", LEARNED)
 def test_learning_is_what_it_was(name, tmp_path):
     expected, _ = unpacked(name, tmp_path)
-    fitted(tmp_path, read_run(tmp_path))
+    fit_run(tmp_path, run_of(read_run(tmp_path), tmp_path, all_devices(1)))
     assert_equal(rows_of(tmp_path), expected)
+
+
+def test_the_authors_recipe_is_what_it_was(tmp_path):
+    """With two hard resets, where the recipe has a hundred."""
+    expected, _ = unpacked("ppo-authors", tmp_path)
+    run = run_of(read_config(tmp_path / "config.json"), tmp_path, all_devices(1))
+    assert run.config.recipe == "authors"
+    assert isinstance(run.trainer, PPO)
+    fit_run(tmp_path, run, replace(run.trainer, recipe=replace(AUTHORS, hard_resets=2)))
+    assert_equal(rows_of(tmp_path), expected)
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_run_with_a_removed_option_is_not_continued(name, tmp_path):
+    unpacked(name, tmp_path)
+    with pytest.raises(UserError, match=rf"{REFUSED[name]}.*continue the run with version 0\.2"):
+        read_run(tmp_path)
+
+
+def test_a_run_in_double_precision_is_continued_in_double_precision_only(tmp_path):
+    unpacked("ppo-iso-params", tmp_path)
+    with jax.enable_x64(False), pytest.raises(UserError, match="double_precision"):
+        read_run(tmp_path)

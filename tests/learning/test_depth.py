@@ -10,9 +10,7 @@ from jaxtyping import Array, Float, Int
 from scipy.special import log_softmax
 
 from looped_actor import Actor, CoreConfig, LoopedTrunk, PolicyKL, ReadoutLogits, ValueHead
-from looped_actor.algorithms import PPOConfig
-from looped_actor.algorithms import make_policy
-from looped_actor.algorithms.PPO import PPO
+from looped_actor.algorithms import PPO, PPOConfig, make_policy
 from looped_actor.envs import Outcome
 from looped_actor.models.tokenizers import Tokens
 from looped_actor.training.sharding import all_devices
@@ -77,7 +75,7 @@ def rate(x, numpy):
 
 
 def build(rngs):
-    trunk = LoopedTrunk(CoreConfig(width=WIDTH, heads=1, layers=1, hidden_multiple=8), HALTING, rngs=rngs)
+    trunk = LoopedTrunk(CoreConfig(width=WIDTH, heads=1, layers=1), HALTING, convolution=True, rngs=rngs)
     trunk.core = Relaxation()
     return Actor(
         SignTokenizer(rngs=rngs), trunk, ReadoutLogits(WIDTH, 2, rngs=rngs), ValueHead(WIDTH, rngs=rngs)
@@ -110,7 +108,7 @@ def test_harder_states_get_more_loops():
     state = trainer.init(seed=0)
     for _ in range(30):
         state, _ = trainer.iterate(state)
-    definition, weights = trainer.learner.net.definition, state.weights
+    definition, weights = trainer.learner.definition, state.weights
     net = nnx.merge(definition, weights.parameters, weights.fixed)
     for sign in (0, 1):
         boards = jnp.array([[[[sign, difficulty]]] for difficulty in DIFFICULTIES], jnp.float32)

@@ -17,10 +17,9 @@ from looped_actor import (
     ReadoutLogits,
     ValueHead,
 )
-from looped_actor.algorithms import Advice, ImitationConfig
-from looped_actor.algorithms import make_policy
-from looped_actor.algorithms.Imitation import Imitation
+from looped_actor.algorithms import Imitation, ImitationConfig, make_policy
 from looped_actor.envs import Outcome
+from looped_actor.envs.teacher import SolverLabels
 from looped_actor.training.sharding import all_devices
 
 CELLS, WIDTH = 6, 16
@@ -63,23 +62,23 @@ def optimal(player: int, goal: int) -> list[bool]:
 class RingTeacher:
     """The plain rule above, for a batch of observations."""
 
-    def advise(self, observation) -> Advice:
+    def label(self, observation) -> SolverLabels:
         players, goals = np.asarray(observation)[:, 0].argmax(axis=1).T
         table = [optimal(*pair) for pair in zip(players.tolist(), goals.tolist(), strict=True)]
         forwards = (goals - players) % CELLS
-        return Advice(np.array(table), np.minimum(forwards, CELLS - forwards))
+        return SolverLabels(np.array(table), np.minimum(forwards, CELLS - forwards))
 
     def demonstrate(self, observation, steps: int):
-        advice = self.advise(observation)
-        way = np.where(np.arange(steps) < advice.remaining[:, None], advice.optimal[:, 1:], -1)
+        labels = self.label(observation)
+        way = np.where(np.arange(steps) < labels.remaining[:, None], labels.optimal[:, 1:], -1)
         return way.astype(np.int32)
 
 
 def build(rngs):
-    core = CoreConfig(width=WIDTH, heads=2, layers=1, hidden_multiple=16)
+    core = CoreConfig(width=WIDTH, heads=2, layers=1)
     return Actor(
         PlanesTokenizer(2, WIDTH, rngs=rngs),
-        LoopedTrunk(core, PolicyKL(max_loops=4), rngs=rngs),
+        LoopedTrunk(core, PolicyKL(max_loops=4), convolution=True, rngs=rngs),
         ReadoutLogits(WIDTH, 2, rngs=rngs),
         ValueHead(WIDTH, rngs=rngs),
     )
@@ -93,7 +92,7 @@ def test_every_optimal_action_is_learned():
         state, _ = trainer.iterate(state)
     states = [pair for pair in itertools.product(range(CELLS), repeat=2) if pair[0] != pair[1]]
     boards = jnp.stack([Ring().observe(Walk(jnp.int32(p), jnp.int32(g))) for p, g in states])
-    decision = make_policy(trainer.learner.net.definition, state.weights)(boards)
+    decision = make_policy(trainer.learner.definition, state.weights)(boards)
     probability = np.exp(np.asarray(decision.distribution.log_probabilities))
     best = np.array([optimal(*pair) for pair in states])
     assert best.all(axis=1).sum() == CELLS  # the opposite cells, where either way is as short

@@ -52,9 +52,7 @@ def iterate(core: FPRMCore, z0, x):
 
 
 def draw(seed: int, convolution: bool, weight: float, logits: tuple[float, float], kernel: float = 1.0):
-    core = FPRMCore(
-        CoreConfig(width=8, heads=2, hidden_multiple=8, convolution=convolution), rngs=nnx.Rngs(seed)
-    )
+    core = FPRMCore(CoreConfig(width=8, heads=2), convolution=convolution, rngs=nnx.Rngs(seed))
     definition, state = nnx.split(core)
     core = nnx.merge(definition, jax.tree.map(lambda a: weight * a, state))
     core.alpha_1_logit[...] = jnp.full(8, logits[0])

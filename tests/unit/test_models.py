@@ -2,6 +2,7 @@
 
 import dataclasses
 import pathlib
+from typing import get_args
 
 import jax
 import jax.numpy as jnp
@@ -12,8 +13,8 @@ from flax import nnx
 from helpers import relative, thorough
 from looped_actor.loop import EarlyExit, FixedLoops, Packed, PolicyKL, StopReason
 from looped_actor.models import (
+    DEFAULT_INITIAL,
     DRC,
-    Actor,
     Actor,
     CellLogits,
     CoreConfig,
@@ -32,7 +33,7 @@ from looped_actor.models import (
     ValueHead,
     drc,
 )
-from looped_actor.models.arms import ARMS, arms_for, paper_core
+from looped_actor.models.arms import arm_named, paper_core
 from looped_actor.models.cost import (
     compiled_flops,
     count_parameters,
@@ -41,28 +42,48 @@ from looped_actor.models.cost import (
     update_memory,
 )
 from looped_actor.models.layers import GridConvolution
-from looped_actor.models.looped import latent_start
+from looped_actor.models.looped import make_initial_latent
 from looped_actor.models.tasks import TASKS
 from looped_actor.models.tokenizers import cell_geometry
+from looped_actor.names import ArmName
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
 
-SMALL = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
+SMALL = CoreConfig(width=16, heads=2, layers=1)
+ARMS = {name: arm_named(name, paper_core(), PolicyKL()) for name in get_args(ArmName)}
+"""As in the paper."""
+
+
+def arms_of(task):
+    """Names of the arms that can learn a task."""
+    return [name for name in ARMS if name not in TASKS[task].unfit_arms]
 
 
 def abstract(task, arm):
-    return nnx.eval_shape(lambda: ARMS[arm].build(TASKS[task], paper_core(TASKS[task]), nnx.Rngs(0)))
+    return nnx.eval_shape(lambda: ARMS[arm].build(TASKS[task], nnx.Rngs(0)))
+
+
+def looped_trunk(config=SMALL, halting=None, *, rngs=None):
+    return LoopedTrunk(config, halting, convolution=True, rngs=nnx.Rngs(0) if rngs is None else rngs)
 
 
 def small_critic(trunk=None, head=None, seed=0):
     rngs = nnx.Rngs(seed)
-    trunk = LoopedTrunk(SMALL, PolicyKL(threshold=1e-3), rngs=rngs) if trunk is None else trunk
+    trunk = looped_trunk(SMALL, PolicyKL(threshold=1e-3), rngs=rngs) if trunk is None else trunk
     head = ReadoutLogits(16, 4, rngs=rngs) if head is None else head
     return Actor(PlanesTokenizer(4, 16, rngs=rngs), trunk, head, ValueHead(16, rngs=rngs))
 
 
 def board(batch, rows, columns, planes=4, seed=0):
     return jax.random.bernoulli(jax.random.key(seed), 0.3, (batch, rows, columns, planes)).astype(jnp.float32)
+
+
+def test_arms_have_the_names_by_which_they_are_made():
+    assert {name: arm.name for name, arm in ARMS.items()} == {name: name for name in get_args(ArmName)}
+    loops = {name: arm.max_loops for name, arm in ARMS.items()}
+    fixed = {"fixed-4": 4, "fixed-8": 8, "fixed-16": 16}
+    assert loops == {"looped": 16, "iso-params": 1, "iso-flops": 16, "drc": 3, "mlp": 1, **fixed}
+    assert [name for name, arm in ARMS.items() if arm.halting is not None] == ["looped", *fixed]
 
 
 def test_parameter_counts_at_the_papers_sizes():
@@ -78,7 +99,7 @@ def test_parameter_counts_at_the_papers_sizes():
 
 @pytest.mark.parametrize("task", TASKS)
 def test_looped_and_iso_params_have_equal_size_on_every_task(task):
-    sizes = {arm: count_parameters(abstract(task, arm)) for arm in arms_for(TASKS[task])}
+    sizes = {arm: count_parameters(abstract(task, arm)) for arm in arms_of(task)}
     assert sizes["looped"] == sizes["iso-params"]
     assert round(sizes["looped"] / 1e6, 2) == 0.53
     core = count_parameters(abstract(task, "looped").trunk)
@@ -163,10 +184,9 @@ def test_every_arm_of_every_control_task_decides_and_learns(task):
     chosen = TASKS[task]
     keys = iter(jax.random.split(jax.random.key(0), 4))
     observation = jax.tree.map(lambda s: jax.random.normal(next(keys), s.shape), chosen.observation(3))
-    core = dataclasses.replace(SMALL, convolution=paper_core(chosen).convolution)
-    arms = {name: arm for name, arm in arms_for(chosen).items() if name not in ("fixed-8", "fixed-16")}
-    for name, arm in arms.items():
-        model = nnx.jit(lambda arm=arm: arm.build(chosen, core, nnx.Rngs(0)))()
+    for name in [name for name in arms_of(task) if name not in ("fixed-8", "fixed-16")]:
+        arm = arm_named(name, SMALL, PolicyKL())
+        model = nnx.jit(lambda arm=arm: arm.build(chosen, nnx.Rngs(0)))()
 
         def loss(model, observation):
             out = model(observation, execution=Packed(2))
@@ -178,12 +198,12 @@ def test_every_arm_of_every_control_task_decides_and_learns(task):
         assert out.distribution.mode().shape[0] == 3
         assert (out.loop.loops <= arm.max_loops).all()
         assert (out.loop.stop != StopReason.RUNNING).all()
-        if not arm.adaptive:
+        if name != "looped":
             assert (out.loop.loops == arm.max_loops).all()
 
 
 def test_iso_params_is_one_fixed_loop_of_the_same_core():
-    looped, stack = LoopedTrunk(SMALL, FixedLoops(1), rngs=nnx.Rngs(0)), Stack(SMALL, 1, rngs=nnx.Rngs(0))
+    looped, stack = looped_trunk(SMALL, FixedLoops(1)), Stack(SMALL, 1, rngs=nnx.Rngs(0))
     one = jax.tree.map(lambda a: a[None], nnx.state(looped.core))
     nnx.update(stack.cores, one)
     stack.start = looped.start
@@ -225,7 +245,7 @@ def test_grid_convolution_equals_xlas_depthwise_convolution():
 
 def test_bfloat16_computes_coarsely_and_decides_finely():
     fine, coarse = (
-        small_critic(LoopedTrunk(dataclasses.replace(SMALL, compute_dtype=d), rngs=nnx.Rngs(0)))
+        small_critic(looped_trunk(dataclasses.replace(SMALL, compute_dtype=d)))
         for d in ("float32", "bfloat16")
     )
     observation = board(8, 6, 6)
@@ -250,8 +270,7 @@ def test_bfloat16_computes_coarsely_and_decides_finely():
 def test_heads_ask_for_full_precision(task, arm, heads):
     """Whatever a TPU or GPU does by default, readouts and values are products of float32."""
     shape = TASKS[task]
-    net = nnx.eval_shape(lambda: ARMS[arm].build(shape, paper_core(shape), nnx.Rngs(0)))
-    definition, state = nnx.split(net)
+    definition, state = nnx.split(abstract(task, arm))
     text = jax.jit(lambda state, seen: nnx.merge(definition, state)(seen)).lower(state, shape.observation(2))
     dots = [line for line in text.as_text().splitlines() if "dot_general" in line]
     precise = [line for line in dots if "HIGHEST" in line]
@@ -263,7 +282,7 @@ def test_the_initial_latent_is_not_trained():
     model = small_critic()
     gradient = nnx.jit(nnx.grad(lambda m: surrogate_loss(m(board(2, 4, 4))).mean()))(model)
     assert "start" not in gradient["trunk"]
-    start = latent_start(CoreConfig(100_000), nnx.Rngs(0))[...]
+    start = make_initial_latent(CoreConfig(100_000), DEFAULT_INITIAL, nnx.Rngs(0))[...]
     np.testing.assert_allclose(start.std(), 6, rtol=0.01)
     assert jnp.abs(start).max() < 14, "truncated"
 
@@ -271,7 +290,7 @@ def test_the_initial_latent_is_not_trained():
 def test_learned_variance_head():
     rngs = nnx.Rngs(0)
     model = Actor(
-        PlanesTokenizer(4, 16, rngs=rngs), LoopedTrunk(SMALL, rngs=rngs), GaussianMeanAndStd(16, 3, rngs=rngs)
+        PlanesTokenizer(4, 16, rngs=rngs), looped_trunk(rngs=rngs), GaussianMeanAndStd(16, 3, rngs=rngs)
     )
     policy = model(board(2, 4, 4)).distribution
     assert policy.mean.shape == policy.log_std.shape == (2, 3)
@@ -291,7 +310,7 @@ def test_counted_flops_agree_with_xlas(task, arm, monkeypatch):
         pytest.skip("DRC needs a board")
     # XLA counts a convolution without the padding, as we do; the sum of products that CPUs run has it in.
     monkeypatch.setattr(drc, "_convolve", jax.lax.conv_general_dilated)
-    model = ARMS[arm].build(TASKS[task], paper_core(TASKS[task]), nnx.Rngs(0))
+    model = ARMS[arm].build(TASKS[task], nnx.Rngs(0))
     if arm == "drc":
         model.config = dataclasses.replace(model.config, ticks=1)
     one = TASKS[task].observation(1)
@@ -342,7 +361,7 @@ def test_differences_are_a_third_of_what_is_seen():
     [
         (lambda: CoreConfig(width=10, heads=4), "not divisible"),
         (lambda: CoreConfig(layers=0), "layers is 0"),
-        (lambda: CoreConfig(expansion=0), "expansion is 0"),
+        (lambda: CoreConfig(hidden=0), "hidden is 0"),
         (lambda: DRCConfig(ticks=0), "ticks is 0"),
         (lambda: Stack(SMALL, 0, rngs=nnx.Rngs(0)), "copies is 0"),
         (lambda: small_critic(head=ReadoutLogits(8, 4, rngs=nnx.Rngs(0))), "must share one width"),
@@ -359,7 +378,8 @@ def test_differences_are_a_third_of_what_is_seen():
             lambda: GoalValue(6, (8,), rngs=nnx.Rngs(0))(jnp.zeros((1, 5)), jnp.zeros((1, 5))),
             "the state has 5 scalars; this net was made for 6",
         ),
-        (lambda: ARMS["drc"].build(TASKS["scene"], SMALL, nnx.Rngs(0)), "DRC needs a board"),
+        (lambda: ARMS["drc"].build(TASKS["scene"], nnx.Rngs(0)), "DRC needs a board"),
+        (lambda: ARMS["mlp"].build(TASKS["boxoban"], nnx.Rngs(0)), "the arm mlp reads vectors"),
     ],
 )
 def test_mistakes_are_explained(make, message):

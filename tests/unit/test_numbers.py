@@ -105,7 +105,7 @@ def one_press(arm):
 
 
 def paper(*key):
-    found = paper_numbers.PUZZLES.get(key) or paper_numbers.ENVIRONMENTS[key]
+    found = paper_numbers.PUZZLES.get(key) or paper_numbers.ROBOTS[key]
     return percents(found.mean, found.deviation)
 
 

@@ -20,7 +20,7 @@ from looped_actor.loop import (
     UnitGaussian,
     run_loop,
 )
-from looped_actor.loop.packing import CHUNKS_AT_ONCE, even_microbatches
+from looped_actor.loop.packing import MAX_MICROBATCHES_TOGETHER, even_microbatches
 
 Z0, X = jnp.zeros((4, 3)), jnp.ones((4, 3))
 
@@ -149,12 +149,12 @@ def test_a_batch_of_loops_may_be_mapped():
         np.testing.assert_allclose(together.latent[i], single.latent)
 
 
-def test_chunks_leave_little_to_be_padded():
+def test_microbatches_leave_little_to_be_padded():
     for batch, wish in itertools.product((1, 3, 7, 64, 100, 128, 257, 1024), (1, 2, 6, 9, 16, 100)):
         size, count = even_microbatches(batch, wish)
         part = size * count
         assert 1 <= size <= wish
-        assert 1 <= count <= CHUNKS_AT_ONCE
+        assert 1 <= count <= MAX_MICROBATCHES_TOGETHER
         padding = -batch % part
         assert padding <= 0.1 * batch + 1, (batch, wish)
         if batch % 64 == 0 and wish >= 2:

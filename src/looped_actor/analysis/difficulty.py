@@ -32,7 +32,7 @@ from looped_actor.puzzles.game import Game
 from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import solve_bank
 from looped_actor.puzzles.teachers import distinct_boards
-from looped_actor.runs.puzzle import level_player, find_test_levels
+from looped_actor.runs.puzzle import find_test_levels, level_player
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import Progress, default_workers, no_progress
 

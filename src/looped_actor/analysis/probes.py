@@ -1,8 +1,7 @@
 """Probes of plans: can the pushes of an optimal solution of Boxoban be read from the latents of a policy?
 
 Levels are solved, latents of their first states are recorded, and a small attentive probe is trained for each
-push and each loop, and for the input embedding as a control. All probes of one loop are
-trained together.
+push and each loop, and for the input embedding as a control. All probes of one loop are trained together.
 """
 
 import functools

@@ -91,7 +91,7 @@ class LoopedTrunk(nnx.Module):
         config: CoreConfig,
         halting: HaltingRule | None = None,
         *,
-        convolution: bool,
+        convolution: bool = True,
         carry_latent: bool = False,
         initial: InitialWeights = DEFAULT_INITIAL,
         rngs: nnx.Rngs,

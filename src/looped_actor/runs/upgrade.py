@@ -1,8 +1,9 @@
 """Configurations of earlier versions, translated to those of today."""
 
 import math
-from typing import Any
+from typing import Any, get_args
 
+from looped_actor.names import RobotName
 from looped_actor.utils.codec import ConfigError
 
 TYPES = {"OnlineConfig": "PuzzleConfig", "OfflineConfig": "RobotConfig", "OwnConfig": "CustomConfig"}
@@ -27,10 +28,10 @@ def upgrade_config(data: Any, where: str, resumable: bool) -> Any:
     if not isinstance(data, dict):
         return data
     kind = data.get("type")
-    if kind not in TYPES:
+    if not isinstance(kind, str) or kind not in TYPES:
         if kind is not None or not isinstance(data.get("task"), str):
             return data
-        kind = "OnlineConfig" if data["task"] in ("boxoban", "rush-hour") else "OfflineConfig"
+        kind = "OfflineConfig" if data["task"] in get_args(RobotName) else "OnlineConfig"
     data = _copy(data)
     missing = _missing_options(data)
     if missing and (resumable or "window" in missing):
@@ -79,9 +80,10 @@ def _x64() -> bool:
 def _puzzle(data: dict) -> dict:
     learner = data.pop("learner", "ppo")
     parts = {name: _part(data, name) for name in ("ppo", "imitation")}
-    algorithm = parts.get(learner, {})
+    kind = {"ppo": "PPOConfig", "imitation": "ImitationConfig"}.get(str(learner), learner)
+    algorithm = parts.get(str(learner), {})
     data["recipe"] = "authors" if algorithm.get("cell_statistics") else "default"
-    data["algorithm"] = _algorithm(algorithm, "PPOConfig" if learner == "ppo" else "ImitationConfig")
+    data["algorithm"] = _algorithm(algorithm, kind)
     data["arm"] = _arm(data)
     data.pop("window", None)
     levels = data.get("levels")
@@ -122,7 +124,7 @@ def _custom(data: dict) -> dict:
     return data
 
 
-def _algorithm(data: dict, kind: str) -> dict:
+def _algorithm(data: dict, kind: Any) -> dict:
     data = {**data, "type": kind}
     for name in (*RECIPE, "min_cap", "measure_gradients"):
         data.pop(name, None)
@@ -143,8 +145,8 @@ def _arm(data: dict) -> dict:
     if name in ("iso-params", "iso-flops"):
         copies = 1 if name == "iso-params" else halting.get("max_loops", 16)
         return {"type": "Stacked", "core": core, "copies": copies}
-    if isinstance(name, str) and name.startswith("fixed-") and name[6:].isdecimal():
-        halting = {"type": "FixedLoops", "loops": int(name[6:])}
+    if name in ("fixed-4", "fixed-8", "fixed-16"):
+        halting = {"type": "FixedLoops", "loops": int(name.removeprefix("fixed-"))}
     elif name == "looped":
         halting = {**halting, "type": "PolicyKL"}
     else:
@@ -157,7 +159,9 @@ def _core(core: dict) -> dict:
     core = {**core, "type": "CoreConfig"}
     multiple, expansion = core.pop("hidden_multiple", 256), core.pop("expansion", 4.0)
     width = core.get("width", 128)
-    if all(isinstance(value, int | float) and value > 0 for value in (multiple, expansion, width)):
+    if all(
+        isinstance(value, int | float) and 2**-31 < value < 2**31 for value in (multiple, expansion, width)
+    ):
         core["hidden"] = math.ceil(expansion * width * 2 / 3 / multiple) * multiple
     for name in ("convolution", "initial"):
         core.pop(name, None)
