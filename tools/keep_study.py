@@ -1,10 +1,9 @@
-"""Keep what a study has shown, without what is large: configurations, evaluations, tables, figures, report.
+"""Copies the small files of a study: configurations, evaluations, tables, figures, report.
 
-Usage: python benchmarks/study.py reproduction/micro --out results/micro_study --note "how it was run"
+python tools/keep_study.py reproduction/micro --out results/micro_study --note "how it was run"
 
-Policies are kept of the looped arm only; checkpoints, levels and metrics are left out. What is kept is enough
-for `looped-actor reproduce report --out results/micro_study` to make tables of evaluations and all figures
-again.
+Policies are copied of the looped arm only; checkpoints, levels and metrics are left out. From the copy
+`looped-actor reproduce report --out results/micro_study` makes tables of evaluations and all figures again.
 """
 
 import argparse
@@ -12,12 +11,12 @@ import csv
 import pathlib
 import shutil
 
-from record import write_record
+from looped_actor.reproduction.record import write_record
 
 
 def main() -> None:
-    """Copy, and write down what it took."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Copy the files, and write a record with the minutes of training."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("study", type=pathlib.Path)
     parser.add_argument("--out", type=pathlib.Path, required=True)
     parser.add_argument("--note", default="")
@@ -30,7 +29,7 @@ def main() -> None:
         shutil.copy(run / "config.json", kept / "config.json")
         if "-looped-" in run.name:
             shutil.copytree(run / "policy", kept / "policy")
-        runs[run.name] = minutes_of(run)
+        runs[run.name] = count_minutes(run)
     shutil.rmtree(out / "artifacts", ignore_errors=True)
     shutil.copytree(
         options.study / "artifacts",
@@ -39,12 +38,12 @@ def main() -> None:
     )
     for name in ("report.md", "report.html"):
         shutil.copy(options.study / name, out / name)
-    facts = {"note": options.note, "core_minutes_of_training": round(sum(runs.values())), "minutes": runs}
-    write_record(str(out / "record.json"), facts)
+    results = {"note": options.note, "core_minutes_of_training": round(sum(runs.values())), "minutes": runs}
+    write_record(str(out / "record.json"), results)
 
 
-def minutes_of(run: pathlib.Path) -> float:
-    """From the start of a run's processes to their last row."""
+def count_minutes(run: pathlib.Path) -> float:
+    """Return the minutes from the start of a run's processes to their last row."""
     with (run / "timings.csv").open() as file:
         ends = {row["process_start"]: float(row["unix_time"]) for row in csv.DictReader(file)}
     return round(sum(end - float(start) for start, end in ends.items()) / 60, 2)

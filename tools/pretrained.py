@@ -1,9 +1,9 @@
-"""Put a trained policy on the shelf that comes with the package: its numbers, held-out levels, and a card.
+"""Adds a trained policy to those that come with the package: its weights, test levels, and a card.
 
-python benchmarks/shelf.py rush-hour-micro results/micro_rush_hour runs/first/levels/held_out.levels \\
+python tools/pretrained.py rush-hour-micro results/micro_rush_hour runs/first/levels/held_out.levels \\
     --trained "looped-actor train rush-hour"
 
-It plays the levels, and the card says what came of it.
+The policy plays the test levels, and the card has the results.
 """
 
 import argparse
@@ -11,27 +11,28 @@ import pathlib
 import shutil
 
 from looped_actor.policy.card import write_card
-from looped_actor.policy.export import card_of, measured
-from looped_actor.policy.pretrained import SHELF
+from looped_actor.policy.export import card_results, make_card
+from looped_actor.policy.pretrained import PRETRAINED
 from looped_actor.runs.evaluate import evaluate
 from looped_actor.runs.load import load_policy
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("name")
-    options.add_argument("run", type=pathlib.Path)
-    options.add_argument("levels", type=pathlib.Path)
-    options.add_argument("--trained", required=True, help="the command that trained it")
-    given = options.parse_args()
-    folder = SHELF / given.name
-    load_policy(given.run).save(folder)
+    """Copy the files, and write the card."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("name")
+    parser.add_argument("run", type=pathlib.Path)
+    parser.add_argument("levels", type=pathlib.Path)
+    parser.add_argument("--trained", required=True, help="the command that trained it")
+    options = parser.parse_args()
+    folder = PRETRAINED / options.name
+    load_policy(options.run).save(folder)
     (folder / "levels").mkdir(exist_ok=True)
-    shutil.copy(given.levels, folder / "levels" / "held_out.levels")
+    shutil.copy(options.levels, folder / "levels" / "held_out.levels")
     policy = load_policy(folder)
-    facts = measured(evaluate(policy))
-    write_card(card_of(policy, **{**facts, "trained": given.trained}), given.name, folder)
-    print(given.name, facts)
+    results = card_results(evaluate(policy))
+    write_card(make_card(policy, trained=options.trained, **results), options.name, folder)
+    print(options.name, results)
 
 
 if __name__ == "__main__":

@@ -1,120 +1,144 @@
-"""The picture of docs/halting.md: what four lanes of hardware compute, in step and as a stream.
+"""Draws the picture of docs/halting.md: the loops that four slots compute, synchronously and as a stream.
 
-The loops are those of a rollout of the trained micro policy. What the stream does with them is replayed
-here in plain Python, and must count as many loops as the engine did.
+python tools/slots_picture.py --out docs/slots.png
+
+The loops are those of a rollout of the trained micro policy. The stream is replayed here in plain Python, and
+must compute as many loops as the engine did.
 """
 
 import argparse
 import pathlib
-from dataclasses import replace
+from typing import NamedTuple
 
 import jax
+import jax.numpy as jnp
 import matplotlib.pyplot as plt
 import numpy as np
+from matplotlib.patches import Rectangle
 
 from looped_actor import load_policy
-from looped_actor.algorithms.ppo_trainer import ppo_trainer
+from looped_actor.algorithms import Weights
+from looped_actor.algorithms.rollout import Rollout, collect, init_env_state
+from looped_actor.envs import VectorEnv
 from looped_actor.loop import Streaming
-from looped_actor.planning.bench_work import policy_work
-from looped_actor.training.sharding import all_devices
+from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.catalogue import game_named
+from looped_actor.puzzles.generate import generate
 
-LANES, ENVS, STEPS = 4, 8, 5
+SLOTS, ENVS, STEPS = 4, 8, 5
 POLICY = pathlib.Path(__file__).parents[1] / "results" / "micro_boxoban"
 
 
-def rollout():
-    """Loops of every decision, `[step, environment]`, and how many the engine computed for them."""
+class Bar(NamedTuple):
+    """A decision in a slot."""
+
+    slot: int
+    begin: int
+    loops: int
+    env: int
+
+
+def collect_loops() -> tuple[np.ndarray, int]:
+    """Return the loops of every decision, `[step, environment]`, and the loops that the engine computed."""
     policy = load_policy(POLICY)
-    work = policy_work(policy, None, quick=True)
-    ppo = replace(work.config.ppo, num_envs=ENVS, rollout_steps=STEPS, minibatch=ENVS)
+    recipe = policy.config.levels.recipe
+    bank = generate(recipe, {"new": 200})["new"] if recipe else starter_bank(policy.spec.task)
+    env = game_named(policy.spec.task).environment(bank.on_device(), policy.config.time_limit)
+    root, vector = jax.random.key_data(jax.random.key(0)), VectorEnv(env, ENVS)
+    state = init_env_state(vector, root)
 
-    def rolled(steps):
-        acting, own = Streaming(LANES), replace(ppo, rollout_steps=steps)
-        trainer = ppo_trainer(own, work.world.train, work.build, 1, all_devices(), acting=acting)
-        state = trainer.begin(seed=0).with_weights(policy.weights)
-        return trainer.programs.collect(trainer.collector.world, state, None).rollout
+    def run(steps: int) -> Rollout:
+        @jax.jit
+        def run_stream(weights: Weights) -> Rollout:
+            acting = Streaming(SLOTS)
+            first = jnp.int32(0)
+            return collect(vector, state, policy.spec.definition, weights, acting, root, first, steps)[1]
 
-    # The state after the last step is thought about too: how long shows in a rollout of one step more.
-    rolled, longer_rolled = rolled(STEPS), rolled(STEPS + 1)
-    return np.asarray(longer_rolled.steps.loops), int(jax.device_get(rolled.executed).sum())
+        return run_stream(policy.weights)
+
+    # The state after the last step is decided too: a rollout of one step more has its loops.
+    shorter, longer = run(STEPS), run(STEPS + 1)
+    return np.asarray(longer.steps.loops), int(np.asarray(shorter.executed).sum())
 
 
-def streamed(loops):
-    """Bars (lane, first tick, ticks, environment), and the loops computed."""
-    thoughts, envs = loops.shape
-    waiting, ended, busy, done, bars = list(range(envs)), [], {}, [0] * envs, []
-    lanes, tick, executed = list(range(LANES)), 0, 0
+def stream(loops: np.ndarray) -> tuple[list[Bar], int]:
+    """Return the decisions of a stream, and the loops computed."""
+    decisions, envs = loops.shape
+    waiting, ended, bars, done = list(range(envs)), list[int](), list[Bar](), [0] * envs
+    busy: dict[int, tuple[int, int]] = {}  # environment and loops left, by slot
+    slots, tick, executed = list(range(SLOTS)), 0, 0
 
-    def fill():
-        for lane in lanes:
-            if lane not in busy and waiting:
+    def fill() -> None:
+        for slot in slots:
+            if slot not in busy and waiting:
                 env = waiting.pop(0)
-                busy[lane] = (env, loops[done[env], env])
-                bars.append((lane, tick, loops[done[env], env], env))
+                busy[slot] = (env, loops[done[env], env])
+                bars.append(Bar(slot, tick, loops[done[env], env], env))
 
     for size, few in ((4, 2), (2, 1), (1, 0)):
-        lanes = sorted(busy, key=lambda lane: busy[lane][0])[:size] if size < LANES else lanes
+        slots = sorted(busy, key=lambda slot: busy[slot][0])[:size] if size < SLOTS else slots
         while len(waiting) + len(ended) + len(busy) > few:
-            waiting = sorted(waiting + [env for env in ended if done[env] < thoughts])
+            waiting = sorted(waiting + [env for env in ended if done[env] < decisions])
             ended = []
             fill()
             while busy and (len(busy) == size or not ended):
                 tick, executed = tick + 1, executed + size
-                busy = {lane: (env, left - 1) for lane, (env, left) in busy.items()}
-                for lane in [lane for lane, (_, left) in busy.items() if left == 0]:
-                    env = busy.pop(lane)[0]
+                busy = {slot: (env, left - 1) for slot, (env, left) in busy.items()}
+                for slot in [slot for slot, (_, left) in busy.items() if left == 0]:
+                    env = busy.pop(slot)[0]
                     ended.append(env)
                     done[env] += 1
                 fill()
     return bars, executed
 
 
-def in_step(loops, cap):
-    """The same, for batches of four that compute all loops; and what of each bar was asked for."""
+def compute_frozen(loops: np.ndarray, cap: int) -> tuple[list[Bar], int]:
+    """Return the same decisions in batches of four that compute all loops, and the loops computed."""
     bars, tick = [], 0
     for row in loops:
-        for first in range(0, len(row), LANES):
-            bars += [(i, tick, row[first + i], first + i) for i in range(LANES)]
+        for first in range(0, len(row), SLOTS):
+            bars += [Bar(i, tick, row[first + i], first + i) for i in range(SLOTS)]
             tick += cap
-    return bars, tick * LANES
+    return bars, tick * SLOTS
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    """Draw the picture."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", default="docs/slots.png", help="the picture")
     options = parser.parse_args()
-    cap = load_policy(POLICY).config.halting.max_loops
-    loops, engine = rollout()
-    stream_bars, executed = streamed(loops)
+    cap = load_policy(POLICY).spec.max_loops
+    loops, engine = collect_loops()
+    stream_bars, executed = stream(loops)
     assert executed == engine, (executed, engine)
-    frozen_bars, frozen_executed = in_step(loops, cap)
+    frozen_bars, frozen_executed = compute_frozen(loops, cap)
 
     figure, axes = plt.subplots(2, 1, figsize=(11, 4.2), sharex=True, layout="constrained")
-    colours = plt.get_cmap("tab10").colors
-    asked = int(loops.sum())
+    colours = plt.get_cmap("tab10").colors  # type: ignore[attr-defined]
+    needed = int(loops.sum())
     for axis, bars, computed, name in (
-        (axes[0], frozen_bars, frozen_executed, f"In step: every decision takes {cap} ticks"),
-        (axes[1], stream_bars, executed, "Streaming: a slot whose state has halted takes the next one"),
+        (axes[0], frozen_bars, frozen_executed, f"Synchronous: every decision takes {cap} ticks"),
+        (axes[1], stream_bars, executed, "Streaming: the slot of a state that halts takes the next one"),
     ):
-        for lane, tick, length, env in bars:
+        style = {"height": 0.8, "edgecolor": "white", "linewidth": 0.8}
+        for bar in bars:
             if axis is axes[0]:
-                axis.barh(lane, cap, left=tick, height=0.8, color="0.9", edgecolor="white", linewidth=0.8)
-            axis.barh(
-                lane, length, left=tick, height=0.8, color=colours[env], edgecolor="white", linewidth=0.8
-            )
-            axis.text(tick + length / 2, lane, str(length), ha="center", va="center", color="white", size=8)
-        axis.set_title(f"{name} - {asked} loops asked for, {computed} computed", loc="left", size=11)
-        axis.set_yticks(range(LANES), [f"slot {i + 1}" for i in range(LANES)])
+                axis.barh(bar.slot, cap, left=bar.begin, color="0.9", **style)
+            axis.barh(bar.slot, bar.loops, left=bar.begin, color=colours[bar.env], **style)
+            middle = bar.begin + bar.loops / 2
+            axis.text(middle, bar.slot, str(bar.loops), ha="center", va="center", color="white", size=8)
+        axis.set_title(f"{name} - {needed} loops needed, {computed} computed", loc="left", size=11)
+        axis.set_yticks(range(SLOTS), [f"slot {i + 1}" for i in range(SLOTS)])
         axis.invert_yaxis()
         axis.spines[["top", "right", "left"]].set_visible(False)
         axis.tick_params(left=False)
     axes[1].set_xlabel("ticks (one loop in every slot)")
-    handles = [plt.Rectangle((0, 0), 1, 1, color=colours[env]) for env in range(ENVS)]
-    handles.append(plt.Rectangle((0, 0), 1, 1, color="0.9"))
-    labels = [f"env {env + 1}" for env in range(ENVS)] + ["computed in vain"]
+    handles = [Rectangle((0, 0), 1, 1, color=colours[env]) for env in range(ENVS)]
+    handles.append(Rectangle((0, 0), 1, 1, color="0.9"))
+    labels = [f"env {env + 1}" for env in range(ENVS)] + ["not needed"]
     figure.legend(handles, labels, loc="outside lower center", ncols=9, frameon=False, fontsize=8)
     figure.savefig(options.out, dpi=130)
-    print(f"{options.out}: asked {asked}, in step {frozen_executed}, streamed {executed}")
+    print(f"{options.out}: {needed} needed, {frozen_executed} synchronously, {executed} streamed")
 
 
 if __name__ == "__main__":

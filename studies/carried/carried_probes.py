@@ -1,16 +1,16 @@
-"""What a carried latent holds: future pushes of Boxoban, read after one loop, by the step of an episode.
+"""Future pushes of Boxoban in carried latents, read by probes after one loop, by the step of an episode.
 
-python benchmarks/carried_probes.py runs/boxoban-carried --out results/carried_probes.json
+python studies/carried/carried_probes.py runs/boxoban-carried --out results/carried_probes.json
 
 A policy plays levels with carried latents. Three latents of every state are probed: the one that is carried
-into it, before the state is observed; the one after loop 1 from there; and the one after loop 1 from a fresh
-start. Probes learn to read the next pushes of an optimal solution of that state (the push's box and
-direction); those of any solution as short are right. They are scored on levels that they have not learned
-from. In step 0 nothing is carried yet. States from which no solution exists are left out.
+into it, before the state is observed; the one after loop 1 from there; and the one after loop 1 from the
+initial latent. Probes learn to read the next pushes of an optimal solution of that state (the push's box and
+direction); those of any solution of that length are right. They are scored on levels on which they were not
+trained. In step 0 nothing is carried yet. States without a solution are left out.
 
 Most states of failed episodes repeat an earlier one, often because the last action changed nothing: then the
-carried latent comes from the very board that it is read for. So states are scored in groups: those that are
-new in their episode, by step and by whether the last action was a push, and repeats.
+carried latent comes from the same board. So states are scored in groups: those that are new in their episode,
+by step and by whether the last action was a push, and repeats.
 """
 
 import argparse
@@ -21,98 +21,110 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import numpy as np
-from record import write_record
 
 import looped_actor
-from looped_actor.algorithms import policy_fn as deciding
+from looped_actor.algorithms import make_policy
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
-from looped_actor.analysis.probes import Probe, ProbeConfig, Split, names_right, split_levels, train_probes
+from looped_actor.analysis.probes import (
+    Probe,
+    ProbeConfig,
+    Split,
+    right_predictions,
+    split_levels,
+    train_probes,
+)
 from looped_actor.evaluation.intervals import clustered_mean
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.loop import Carried
+from looped_actor.loop import Carry
 from looped_actor.puzzles.banks import make_bank
+from looped_actor.puzzles.boxoban.game import BOXOBAN
 from looped_actor.puzzles.boxoban.plans import push_targets, right_pushes
 from looped_actor.puzzles.boxoban.rules import Cell
-from looped_actor.puzzles.catalogue import BOXOBAN
+from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import solve_bank
-from looped_actor.puzzles.solve_status import SolveStatus
 from looped_actor.puzzles.teachers import distinct_boards
+from looped_actor.reproduction.record import write_record
+from looped_actor.runs.puzzle import find_test_levels
 from looped_actor.utils.processes import default_workers
 
 PLACES = ("carried, before the state is seen", "loop 1, carried start", "loop 1, fresh start")
 PUSHES = (1, 2, 3, 4)
 STEPS = ((0, 0), (1, 2), (3, 5), (6, 10_000))
-"""Steps of an episode that are counted together."""
+"""Steps of an episode that are counted together, as first and last."""
 FEWEST_LEVELS = 10
-"""Groups of fewer levels are in the record and not in the figure."""
+"""Number of levels below which a group is in the record and not in the figure."""
 BATCH = 250
 """Levels that are played together."""
 
 
 class States(NamedTuple):
-    """States that a policy came to."""
+    """States that a policy visited."""
 
     level: np.ndarray
     step: np.ndarray
     cells: np.ndarray
     new: np.ndarray
-    """Whether the board had not occurred before in the episode."""
+    """Mask of the states that had not occurred before in their episode."""
     changed: np.ndarray
-    """Whether the last action changed the board."""
+    """Mask of the states whose last action changed the board."""
     pushed: np.ndarray
-    """Whether the last action moved a box."""
+    """Mask of the states whose last action moved a box."""
     latents: np.ndarray
-    """For each place, `[3, states, tokens, width]`."""
+    """Latents of each place, `[3, states, tokens, width]`."""
 
 
-def visited(policy: Any, levels: int) -> States:
+def visit_states(policy: looped_actor.Policy, levels: int) -> States:
     """Return all states of the policy's episodes."""
-    run = policy.run.puzzle
-    bank = run.bank_to_play()
+    spec, bank = policy.spec, find_test_levels(policy)
     levels = min(levels, len(bank))
-    env = run.environment(bank, levels)
-    base: Any = deciding(run.definition, policy.weights)
+    env: Any = BOXOBAN.environment(bank.on_device(levels), policy.config.time_limit)
+    act = make_policy(spec.definition, policy.weights)
 
-    def decide(observation: Any, memory: Any, **options: Any) -> Any:
-        carried = base(observation, memory=memory, record=True, **options)
-        fresh = base(observation, record=True)
-        looked = jnp.stack([memory.latent, carried.loop.latents[0], fresh.loop.latents[0]], axis=1)
-        return SimpleNamespace(loop=carried.loop, distribution=carried.distribution, looked=looked)
+    def decide(observation: Any, carry: Carry | None = None, **options: Any) -> Any:
+        carried, fresh = act(observation, carry=carry, record=True, **options), act(observation, record=True)
+        assert carried.loop is not None
+        assert fresh.loop is not None
+        assert carried.loop.latents is not None
+        assert fresh.loop.latents is not None
+        # Without a carry only shapes are computed.
+        before = carried.loop.latent if carry is None else carry.latent
+        latents = jnp.stack([before, carried.loop.latents[0], fresh.loop.latents[0]], axis=1)
+        return SimpleNamespace(loop=carried.loop, distribution=carried.distribution, latents=latents)
 
-    def always_known(observation: Any, memory: Any = None, **options: Any) -> Any:
-        # Asked for shapes before any episode has begun, it has no memory yet.
-        memory = memory or Carried().begin(lambda: base(observation).loop.latent)
-        return decide(observation, memory, **options)
-
-    def look(state: Any, decision: Any) -> tuple[Any, Any]:
-        return state.cells, decision.looked.astype(jnp.float16)
+    def record(state: Any, output: Any) -> tuple[Any, Any]:
+        return state.cells, output.latents.astype(jnp.float16)
 
     @jax.jit
     def play(chosen: Any) -> Any:
-        return play_levels(env, always_known, chosen, run.net.max_loops, look, Carried())
+        return play_levels(env, decide, chosen, spec.max_loops, record, carry_latent=True)
 
     parts = []
     for first in range(0, levels, BATCH):
         chosen = np.arange(first, first + BATCH, dtype=np.int32)
         played = jax.device_get(play(jnp.asarray(np.where(chosen < levels, chosen, -1))))
-        step, row = np.nonzero(played.trace.taken)
-        all_cells, looked = played.trace.seen
+        step, row = np.nonzero(played.trace.mask)
+        all_cells, recorded = played.trace.recorded
         cells, before = all_cells[step, row], all_cells[np.maximum(step - 1, 0), row]
-        changed, pushed = (
-            ((cells ^ before) & Cell.PLAYER).any(axis=1),
-            ((cells ^ before) & Cell.BOX).any(axis=1),
+        difference = (cells ^ before).reshape(len(cells), -1)
+        parts.append(
+            States(
+                level=chosen[row],
+                step=step,
+                cells=cells,
+                new=played.new_states()[row, step],
+                changed=(difference & Cell.PLAYER).any(axis=1),
+                pushed=(difference & Cell.BOX).any(axis=1),
+                latents=np.moveaxis(recorded[step, row], 1, 0),
+            )
         )
-        new = played.new_states()[row, step]
-        latents = np.moveaxis(looked[step, row], 1, 0)
-        parts.append(States(chosen[row], step, cells, new, changed, pushed, latents))
         print(f"played {min(first + BATCH, levels)} of {levels} levels", flush=True)
-    *about, latents = zip(*parts, strict=True)
-    whole = States(*[*map(np.concatenate, about), np.concatenate(latents, axis=1)])
-    return whole._replace(cells=whole.cells.reshape(-1, bank.info.height, bank.info.width))
+    *columns, latents = zip(*parts, strict=True)
+    states = States(*[*map(np.concatenate, columns), np.concatenate(latents, axis=1)])
+    return states._replace(cells=states.cells.reshape(-1, bank.info.height, bank.info.width))
 
 
-def solved(states: States) -> tuple[States, np.ndarray, np.ndarray]:
-    """Return the states that can be solved, the pushes of a solution, and which are those of any as short."""
+def solve_states(states: States) -> tuple[States, np.ndarray, np.ndarray]:
+    """Return the states with a solution, its pushes, and a mask of those of any solution of that length."""
     boards, place = distinct_boards(states.cells)
     bank = make_bank(BOXOBAN, boards, source="states of episodes", licence="none")
     solutions = solve_bank(bank, node_limit=300_000, workers=default_workers())
@@ -129,29 +141,29 @@ def solved(states: States) -> tuple[States, np.ndarray, np.ndarray]:
 def score(
     probes: Probe, states: States, latents: np.ndarray, right: np.ndarray, rows: np.ndarray
 ) -> list[dict[str, Any] | None]:
-    """Return for each push the share of states where it is read right: the mean over seeds of probes.
+    """Return the accuracy of each push: the share of states in which it is read right, over seeds of probes.
 
     States of one level are alike, so intervals are those of levels drawn anew.
     """
-    facts: list[dict[str, Any] | None] = []
+    scores: list[dict[str, Any] | None] = []
     if not len(rows):
         return [None] * len(PUSHES)
-    named = np.asarray(names_right(probes, jnp.asarray(latents[rows], jnp.float32), jnp.asarray(right[rows])))
+    correct = right_predictions(probes, jnp.asarray(latents[rows], jnp.float32), jnp.asarray(right[rows]))
     for push in range(len(PUSHES)):
         there = right[rows, push].any(axis=1)
         level = states.level[rows][there]
         if not len(level):
-            facts.append(None)
+            scores.append(None)
             continue
-        accuracy, interval = clustered_mean(named[push].mean(axis=0)[there], level)
+        accuracy, interval = clustered_mean(np.asarray(correct)[push].mean(axis=0)[there], level)
         interval = np.clip(interval, 0, 1).tolist()
         counts = {"states": len(level), "levels": len(np.unique(level))}
-        facts.append({"accuracy": accuracy, "interval_95": interval, **counts})
-    return facts
+        scores.append({"accuracy": accuracy, "interval_95": interval, **counts})
+    return scores
 
 
-def groups_of(states: States) -> dict[str, np.ndarray]:
-    """Return the groups of states that are scored."""
+def group_states(states: States) -> dict[str, np.ndarray]:
+    """Return the groups of states that are scored, as masks."""
     groups = {}
     for low, high in STEPS:
         name = str(low) if low == high else f"{low} on" if high == STEPS[-1][1] else f"{low}-{high}"
@@ -166,47 +178,16 @@ def groups_of(states: States) -> dict[str, np.ndarray]:
     return groups
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("run", type=pathlib.Path, help="folder of a run of Boxoban by PPO")
-    options.add_argument("--levels", type=int, default=1000)
-    options.add_argument(
-        "--epochs", type=int, default=20, help="over all states; new ones get as many updates"
-    )
-    options.add_argument(
-        "--out", type=pathlib.Path, required=True, help="the record; its figure lies beside it"
-    )
-    given = options.parse_args()
-    states = visited(looped_actor.load_policy(given.run), given.levels)
-    decisions, new = len(states.level), int(states.new.sum())
-    states, targets, right = solved(states)
-    by_level = split_levels(int(states.level.max()) + 1)
-    split = Split(*(np.flatnonzero(np.isin(states.level, some)) for some in by_level))
-    groups = groups_of(states)
-    facts: dict[str, Any] = {"decisions": decisions, "decisions_on_new_states": new}
-    facts |= {"states": len(states.level), "new_states": int(states.new.sum()), "tested": len(split.test)}
-    learned = Split(*(rows[states.new[rows]] for rows in split)) if given.train_on_new else split
-    epochs = round(given.epochs * len(split.train) / len(learned.train))
-    facts |= {"trained_on": "new states" if given.train_on_new else "all states", "accuracy": {}}
-    for place, latents in zip(PLACES, states.latents, strict=True):
-        probes = train_probes(latents, targets, right, learned, ProbeConfig(epochs=epochs)).probes
-        facts["accuracy"][place] = {
-            name: score(probes, states, latents, right, split.test[group[split.test]])
-            for name, group in groups.items()
-        }
-        print(place, facts["accuracy"][place], flush=True)
-    draw(facts["accuracy"], given.out)
-    write_record(given.out, facts)
-
-
 def draw(accuracy: dict[str, Any], out: pathlib.Path) -> None:
-    """Draw the accuracy of the first pushes on new states, by step and by what the last action did."""
+    """Draw the accuracy of the first pushes on new states, by step and by the last action."""
     names = [name for name in accuracy[PLACES[0]] if name.startswith("new") and name != "new, after step 0"]
     figure, axes = new_axes(2, width=5.2, height=3.8)
     for push, axis in enumerate(axes[0]):
         for number, (place, colour) in enumerate(zip(PLACES, COLOURS, strict=False)):
             known = [(x, accuracy[place][name][push]) for x, name in enumerate(names)]
             known = [(x, row) for x, row in known if row and row["levels"] >= FEWEST_LEVELS]
+            if not known:
+                continue
             value = np.array([row["accuracy"] for _, row in known])
             low, high = np.array([row["interval_95"] for _, row in known]).T
             error = np.maximum([value - low, high - value], 0)
@@ -220,6 +201,50 @@ def draw(accuracy: dict[str, Any], out: pathlib.Path) -> None:
     axes[0][0].legend(frameon=False, fontsize=7, loc="lower right")
     figure.suptitle("States that are new in their episode")
     save_figure(figure, out)
+
+
+def main() -> None:
+    """Play, train probes, score them, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=pathlib.Path, help="folder of a run of Boxoban by PPO")
+    parser.add_argument("--levels", type=int, default=1000)
+    parser.add_argument(
+        "--epochs", type=int, default=20, help="over all states; new ones get as many updates"
+    )
+    parser.add_argument("--train-on-new", action="store_true", help="train probes on new states alone")
+    parser.add_argument(
+        "--out", type=pathlib.Path, required=True, help="the record; its figure lies next to it"
+    )
+    options = parser.parse_args()
+    states = visit_states(looped_actor.load_policy(options.run), options.levels)
+    decisions, new = len(states.level), int(states.new.sum())
+    states, targets, right = solve_states(states)
+    by_level = split_levels(int(states.level.max()) + 1)
+    split = Split(*(np.flatnonzero(np.isin(states.level, some)) for some in by_level))
+    groups = group_states(states)
+    learned = Split(*(rows[states.new[rows]] for rows in split)) if options.train_on_new else split
+    epochs = round(options.epochs * len(split.train) / len(learned.train))
+    accuracy = {}
+    for place, latents in zip(PLACES, states.latents, strict=True):
+        probes = train_probes(latents, targets, right, learned, ProbeConfig(epochs=epochs)).probes
+        accuracy[place] = {
+            name: score(probes, states, latents, right, split.test[group[split.test]])
+            for name, group in groups.items()
+        }
+        print(place, accuracy[place], flush=True)
+    draw(accuracy, options.out)
+    write_record(
+        options.out,
+        {
+            "decisions": decisions,
+            "decisions_on_new_states": new,
+            "states": len(states.level),
+            "new_states": int(states.new.sum()),
+            "tested": len(split.test),
+            "trained_on": "new states" if options.train_on_new else "all states",
+            "accuracy": accuracy,
+        },
+    )
 
 
 if __name__ == "__main__":

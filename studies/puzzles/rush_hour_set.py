@@ -1,31 +1,33 @@
-"""Check a generated Rush Hour set, independently of the code that made it.
+"""Checks a generated Rush Hour set independently of the code that made it, and draws the lengths of
+solutions.
 
-Clusters are explored anew, for every board: no two boards of the set may share one, so no board of a split
-is reachable from another. Optimal lengths are recomputed on a sample by a breadth-first search in plain
-Python that shares nothing with the solvers. Draws the distribution of lengths.
+python studies/puzzles/rush_hour_set.py levels --out results/rush_hour_set.json --picture results/lengths.png
 
-    python benchmarks/rush_hour_set.py levels --json results/rush_hour_set.json --picture results/lengths.png
+The cluster of every board is explored again: no two boards may share one, so no board of a split can be
+reached from another. Optimal lengths of a sample are computed again by a breadth-first search in plain
+Python, which shares no code with the solvers.
 """
 
 import argparse
 import pathlib
 import time
 from concurrent.futures import ProcessPoolExecutor
+from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
-from record import write_record
 from tqdm import tqdm
 
 from looped_actor.puzzles.banks import open_bank
 from looped_actor.puzzles.rush_hour.generator import RushHourRecipe, cluster_ids, generate_batch
+from looped_actor.reproduction.record import write_record
 from looped_actor.utils.processes import default_workers
 
 SPLITS = ("train", "valid", "test")
 
 
 def fewest_moves(text: str, side: int) -> int:
-    """Breadth first on a board of letters. Of each piece: the cells it covers at each place on its line."""
+    """Return the optimal length of a board of letters, by breadth-first search; -1 without a solution."""
     cells: dict[str, list[int]] = {}
     for cell, letter in enumerate(text):
         if letter != ".":
@@ -64,24 +66,24 @@ def fewest_moves(text: str, side: int) -> int:
 
 
 def check(task: tuple[str, int]) -> int:
+    """Return the optimal length of a board of this text and side."""
     return fewest_moves(*task)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("folder", type=pathlib.Path, help="where rush-hour-{train,valid,test}.levels are")
+    """Check the set, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path, help="of rush-hour-{train,valid,test}.levels")
     parser.add_argument("--sample", type=int, default=10_000)
-    parser.add_argument("--json", help="where to write the record")
-    parser.add_argument("--picture", help="where to draw the lengths")
-    args = parser.parse_args()
-    banks = {split: open_bank(args.folder / f"rush-hour-{split}.levels") for split in SPLITS}
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--picture", help="file for a figure of the lengths")
+    options = parser.parse_args()
+    banks = {split: open_bank(options.folder / f"rush-hour-{split}.levels") for split in SPLITS}
 
     generate_batch((RushHourRecipe(seed=1), 0))  # compiles
-    began = time.process_time()
+    begin = time.process_time()
     made = len(generate_batch((RushHourRecipe(seed=1), 1))["moves"])
-    rate = made / (time.process_time() - began)
+    rate = made / (time.process_time() - begin)
 
     workers = default_workers()
     ids: dict[str, np.ndarray] = {}
@@ -94,11 +96,12 @@ def main() -> None:
 
         rng = np.random.default_rng(0)
         sample = [
-            (split, int(i))
+            (split, i)
             for split, share in (("train", 0.8), ("valid", 0.1), ("test", 0.1))
-            for i in rng.choice(len(banks[split]), round(share * args.sample), replace=False)
+            for i in rng.choice(len(banks[split]), size=round(share * options.sample), replace=False).tolist()
         ]
-        tasks = [(banks[split].board(i).flat_text, banks[split].info.width) for split, i in sample]
+        boards: list[Any] = [banks[split].board(i) for split, i in sample]
+        tasks = [(board.flat_text, board.width) for board in boards]
         lengths = list(tqdm(pool.map(check, tasks, chunksize=20), total=len(tasks), desc="lengths"))
     stated = [int(banks[split].columns["moves"][i]) for split, i in sample]
     histogram = {
@@ -106,7 +109,7 @@ def main() -> None:
     }
     needed = 2_000_000 + 2 * 10_000
     write_record(
-        args.json,
+        options.out,
         {
             "levels": {split: len(bank) for split, bank in banks.items()},
             "checksums": {split: bank.info.checksum for split, bank in banks.items()},
@@ -120,11 +123,12 @@ def main() -> None:
             "lengths_by_split": histogram,
         },
     )
-    if args.picture:
-        picture(histogram, args.picture)
+    if options.picture:
+        draw(histogram, options.picture)
 
 
-def picture(histogram: dict[str, list[int]], path: str) -> None:
+def draw(histogram: dict[str, list[int]], path: str) -> None:
+    """Draw the lengths of solutions of each split."""
     colours = {"train": "#4f81bd", "valid": "#e2a93b", "test": "#d6404a"}
     figure, axis = plt.subplots(figsize=(7.2, 3.6), layout="constrained")
     for offset, (split, counts) in zip((-0.27, 0, 0.27), histogram.items(), strict=True):

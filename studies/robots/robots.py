@@ -1,9 +1,10 @@
-"""Success by distance of actors that learned from the same critics, as a picture and a table.
+"""Success on graded goals as a figure and a table: of evaluations by `looped-actor eval RUN --graded --out
+FILE`.
 
-python benchmarks/robots.py results/robots/actors --out results/robots/success.json
-python benchmarks/robots.py results/robots/arms --out results/robots/arms.json
+python studies/robots/robots.py results/robots/actors --out results/robots/success.json
+python studies/robots/robots.py results/robots/arms --out results/robots/arms.json
 
-Reads what `looped-actor eval RUN --graded --out FILE` has written: the figure is of all files in the folder.
+The figure is of all files in the folder.
 """
 
 import argparse
@@ -12,25 +13,25 @@ import pathlib
 from typing import Any
 
 import numpy as np
-from record import write_record
 
 from looped_actor.analysis.drawing import new_axes, save_figure
+from looped_actor.reproduction.record import write_record
 from looped_actor.robots.graded import GRADED
 
-FACTS = ("episodes", "solved", "interval_95", "still", "right", "wrong")
+COLUMNS = ("episodes", "solved", "interval_95", "still", "right", "wrong")
 
 
-def picture(evaluations: dict[str, dict[str, Any]], goals: tuple[str, ...], path: pathlib.Path) -> None:
-    """Shares of episodes that were solved, with intervals, and of steps without motion."""
+def draw(evaluations: dict[str, dict[str, Any]], goals: tuple[str, ...], path: pathlib.Path) -> None:
+    """Draw the shares of solved episodes, with intervals, and of still steps."""
     figure, ((solved, still),) = new_axes(2, width=5, height=4)
-    for number, (name, facts) in enumerate(evaluations.items()):
-        rows = list(facts["by_task"].values())
+    for number, (name, results) in enumerate(evaluations.items()):
+        rows = list(results["by_task"].values())
         x = np.arange(1, len(rows) + 1) + 0.08 * (number - len(evaluations) / 2)
         share = np.array([row["success"] for row in rows])
         low, high = np.array([row["interval_95"] for row in rows]).T
         solved.errorbar(x, share, [share - low, high - share], marker="o", capsize=2, label=name)
         still.plot(x, [row["still"] for row in rows], marker="o", label=name)
-    for axes, what in ((solved, "solved"), (still, "steps without motion")):
+    for axes, what in ((solved, "solved"), (still, "still steps")):
         axes.set_xticks(np.arange(1, len(goals) + 1), goals, rotation=20)
         axes.set_xlabel("goal, by distance")
         axes.set_ylabel(what)
@@ -40,19 +41,22 @@ def picture(evaluations: dict[str, dict[str, Any]], goals: tuple[str, ...], path
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("folder", type=pathlib.Path)
-    options.add_argument("--out", type=pathlib.Path, required=True)
-    given = options.parse_args()
-    read = {path.stem: json.loads(path.read_text()) for path in sorted(given.folder.glob("*.json"))}
-    (world,) = {facts["task"] for facts in read.values()}
-    graded = {name: facts for name, facts in read.items() if GRADED[world][0] in facts["by_task"]}
-    picture(graded, GRADED[world], given.out.with_suffix(".png"))
+    """Draw the figure, and write the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("folder", type=pathlib.Path)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    files = sorted(options.folder.glob("*.json"))
+    evaluations = {path.stem: json.loads(path.read_text()) for path in files}
+    (env_name,) = {results["task"] for results in evaluations.values()}
+    goals = GRADED[env_name]
+    graded = {name: results for name, results in evaluations.items() if goals[0] in results["by_task"]}
+    draw(graded, goals, options.out.with_suffix(".png"))
     table = {
-        name: {task: {fact: row[fact] for fact in FACTS} for task, row in facts["by_task"].items()}
-        for name, facts in read.items()
+        name: {task: {column: row[column] for column in COLUMNS} for task, row in results["by_task"].items()}
+        for name, results in evaluations.items()
     }
-    write_record(str(given.out), {"by_task": table})
+    write_record(options.out, {"by_task": table})
 
 
 if __name__ == "__main__":

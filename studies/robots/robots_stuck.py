@@ -1,12 +1,12 @@
-"""Where the hand stands still in puzzle-3x3, and which way its critics and its actor would go.
+"""Still end effectors in puzzle-3x3, and the directions that critics and actor prefer.
 
-python benchmarks/robots_stuck.py runs/press --data data/puzzle-3x3-play-v0-val.npz --out stuck.json
+python studies/robots/robots_stuck.py runs/press --data data/puzzle-3x3-play-v0-val.npz --out stuck.json
 
-Of a run whose actor learned from `--critics`, and the data that were held out from it. From states with the
-hand in the air, towards goals some presses away: does V prefer the lights after a right press to those after
-a wrong one, does the horizontal move that Q likes best lead to a right button (within 30 degrees), and does
-the actor's? Then episodes are played, and the hand is compared with the data: how far from a button, and how
-high.
+The run's actor learned from `--critics`; the data are its validation data. From states with the effector in
+the air, towards goals some presses away: does V prefer the lights after a correct press to those after a
+wrong one, does the horizontal move with the highest Q lead to a correct button (within 30 degrees), and does
+the actor's? Then episodes are played, and the effector is compared with the data: its distance from a button,
+and its height.
 """
 
 import argparse
@@ -15,81 +15,94 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
-from record import write_record
 from rich.progress import track
 
 from looped_actor import load_policy
 from looped_actor.analysis.drawing import COLOURS, FAINT, INK, new_axes, save_figure
 from looped_actor.models import GoalObservation
-from looped_actor.robots.evaluation import shaken
-from looped_actor.robots.graded import ARM, SIDE, buttons_between, hands, lights, pressed, stands_still
-from looped_actor.robots.ogbench import Arena, episode_seed
+from looped_actor.reproduction.record import write_record
+from looped_actor.robots.evaluation import add_noise
+from looped_actor.robots.graded import (
+    ARM_SIZE,
+    BUTTONS,
+    find_buttons,
+    find_still_steps,
+    press,
+    read_effector,
+    read_lights,
+)
+from looped_actor.robots.ogbench import RobotEnv, episode_seed
+from looped_actor.runs.config import RobotConfig
 from looped_actor.runs.folder import read_run
-from looped_actor.runs.registry import run_of
+from looped_actor.runs.robots import RobotRun
 
-BUTTONS = SIDE**2
 PRESSES = range(1, 6)
 EXAMPLES = 3000
 DIRECTIONS = 16
 WITHIN = np.cos(np.pi / 6)
-"""Thirty degrees."""
+"""Cosine of 30 degrees."""
 AWAY = 0.05
-"""In metres: nearer to a right button than this, a move is not judged by its direction."""
+"""Distance from a correct button, in metres, from which a move is judged by its direction."""
 
 
 def with_lights(states: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The same states with other lights."""
+    """Return the states with other lights."""
     changed = states.copy()
-    buttons = changed[:, ARM:].reshape(len(states), BUTTONS, -1)
+    buttons = changed[:, ARM_SIZE:].reshape(len(states), BUTTONS, -1)
     buttons[..., 0], buttons[..., 1] = 1 - wanted, wanted
-    changed[:, ARM:] = buttons.reshape(len(states), -1)
+    changed[:, ARM_SIZE:] = buttons.reshape(len(states), -1)
     return changed
 
 
-def places_of_buttons(states: np.ndarray) -> np.ndarray:
-    """Where the hand is when a button gives, in the middle of all times that it does."""
-    buttons = buttons_between(lights(states[:-1]), lights(states[1:]))
-    once = buttons.sum(axis=1) == 1
-    return np.stack([np.median(hands(states[:-1])[once & buttons[:, b], :2], axis=0) for b in range(BUTTONS)])
+def locate_buttons(states: np.ndarray) -> np.ndarray:
+    """Return the median position of the effector when each button is pressed."""
+    buttons = find_buttons(read_lights(states[:-1]), read_lights(states[1:]))
+    once, effector = buttons.sum(axis=1) == 1, read_effector(states[:-1])
+    return np.stack([np.median(effector[once & buttons[:, b], :2], axis=0) for b in range(BUTTONS)])
 
 
 class Examples(NamedTuple):
-    """States on the way to goals that are some presses away."""
+    """States, and goals that are some presses away."""
 
     states: np.ndarray
     goals: np.ndarray
-    right: np.ndarray
-    """Which buttons are to be pressed."""
-    way: np.ndarray
+    correct: np.ndarray
+    """Mask of the buttons to press."""
+    directions: np.ndarray
     """Unit vectors to each button."""
     away: np.ndarray
-    """Whether every right button is some centimetres off."""
+    """Mask of the examples whose correct buttons are all more than `AWAY` off."""
 
 
-def examples(data: Any, places: np.ndarray, presses: int) -> Examples:
-    """Drawn from the data, with the hand higher than in most of its states."""
-    chance = np.random.default_rng(presses)
-    height = hands(data)[:, 2]
-    states = data[chance.choice(np.flatnonzero(height > np.quantile(height, 0.6)), EXAMPLES)]
-    chosen = np.array([chance.permutation(BUTTONS)[:presses] for _ in range(EXAMPLES)])
-    wanted = np.array([pressed(now, some) for now, some in zip(lights(states), chosen, strict=True)])
-    goals = with_lights(data[chance.integers(0, len(data), EXAMPLES)], wanted)
-    right = (chosen[..., None] == np.arange(BUTTONS)).any(axis=1)
-    gap = places - hands(states)[:, None, :2]
-    far = np.linalg.norm(gap, axis=-1)
-    return Examples(states, goals, right, gap / far[..., None], np.where(right, far, np.inf).min(1) > AWAY)
+def make_examples(data: Any, places: np.ndarray, presses: int) -> Examples:
+    """Draw examples from the data, with the effector higher than in most states."""
+    rng = np.random.default_rng(presses)
+    height = read_effector(data)[:, 2]
+    states = data[rng.choice(np.flatnonzero(height > np.quantile(height, 0.6)), EXAMPLES)]
+    chosen = np.array([rng.permutation(BUTTONS)[:presses] for _ in range(EXAMPLES)])
+    lights = np.array([press(now, some) for now, some in zip(read_lights(states), chosen, strict=True)])
+    correct = (chosen[..., None] == np.arange(BUTTONS)).any(axis=1)
+    gap = places - read_effector(states)[:, None, :2]
+    distance = np.linalg.norm(gap, axis=-1)
+    return Examples(
+        states=states,
+        goals=with_lights(data[rng.integers(0, len(data), EXAMPLES)], lights),
+        correct=correct,
+        directions=gap / distance[..., None],
+        away=np.where(correct, distance, np.inf).min(1) > AWAY,
+    )
 
 
-def towards_a_right_one(moves: np.ndarray, given: Examples) -> np.ndarray:
-    """Whether horizontal moves, of any number for each example, lead to a right button."""
+def lead_to_correct(moves: np.ndarray, examples: Examples) -> np.ndarray:
+    """Return a mask of the horizontal moves, any number for each example, that lead to a correct button."""
     unit = moves / np.linalg.norm(moves, axis=-1, keepdims=True)
-    cosine = np.einsum("n...c,nbc->n...b", unit, given.way)
-    right = given.right.reshape(len(moves), *[1] * (moves.ndim - 2), -1)
-    return (np.where(right, cosine, -1).max(axis=-1) > WITHIN)[given.away]
+    cosine = np.einsum("n...c,nbc->n...b", unit, examples.directions)
+    correct = examples.correct.reshape(len(moves), *[1] * (moves.ndim - 2), -1)
+    return (np.where(correct, cosine, -1).max(axis=-1) > WITHIN)[examples.away]
 
 
 def moves_around(usual: np.ndarray, states: int) -> tuple[np.ndarray, np.ndarray]:
-    """Horizontal moves in all directions, and the actions that make them, which else are as usual."""
+    """Return horizontal moves in all directions, and their actions, whose other numbers are as usual."""
     angles = 2 * np.pi * np.arange(DIRECTIONS) / DIRECTIONS
     moves = np.stack([np.cos(angles), np.sin(angles)], axis=-1)
     actions = np.tile(usual, (DIRECTIONS, states, 1))
@@ -97,21 +110,24 @@ def moves_around(usual: np.ndarray, states: int) -> tuple[np.ndarray, np.ndarray
     return moves, actions
 
 
-def goes(critics: Callable, act: Callable | None, given: Examples, usual: np.ndarray) -> dict[str, float]:
-    """How often the move that Q likes best leads to what is right, any move does, and the actor's does."""
-    moves, actions = moves_around(usual, len(given.states))
-    liked = np.array([critics(given.states, given.goals, one).min(axis=0) for one in actions]).argmax(0)
-    every = np.broadcast_to(moves, (len(given.states), *moves.shape))
+def count_correct(
+    critics: Callable, act: Callable | None, examples: Examples, usual: np.ndarray
+) -> dict[str, float]:
+    """Return the shares of correct moves: of those with the highest Q, of all directions, and of the actor.
+    """
+    moves, actions = moves_around(usual, len(examples.states))
+    best = np.array([critics(examples.states, examples.goals, one).min(axis=0) for one in actions]).argmax(0)
+    every = np.broadcast_to(moves, (len(examples.states), *moves.shape))
     shares = {
-        "q": towards_a_right_one(moves[liked], given),
-        "any_direction": towards_a_right_one(every, given),
+        "q": lead_to_correct(moves[best], examples),
+        "any_direction": lead_to_correct(every, examples),
     }
     if act is not None:
-        shares["actor"] = towards_a_right_one(act(given.states, given.goals)[:, :2], given)
+        shares["actor"] = lead_to_correct(act(examples.states, examples.goals)[:, :2], examples)
     return {name: float(share.mean()) for name, share in shares.items()}
 
 
-def what_is_known(
+def measure_knowledge(
     value: Callable,
     critics: Callable,
     data: Any,
@@ -119,20 +135,23 @@ def what_is_known(
     places: np.ndarray,
     act: Callable | None = None,
 ) -> dict[int, dict[str, float]]:
-    """By presses: what V, Q and the actor know, as shares of the examples. Turn and gripper are the usual."""
+    """Return the shares of correct choices of V, Q and the actor, by presses. Yaw and gripper are as usual.
+    """
     by_presses = {}
     for presses in PRESSES:
-        given = examples(data, places, presses)
-        chance = np.random.default_rng(0)
+        examples = make_examples(data, places, presses)
+        rng = np.random.default_rng(0)
 
-        def after(candidates: np.ndarray, given: Examples = given, chance: Any = chance) -> np.ndarray:
-            one = [chance.choice(np.flatnonzero(row), 1) for row in candidates]
-            then = [pressed(now, some) for now, some in zip(lights(given.states), one, strict=True)]
-            return np.asarray(value(with_lights(given.states, np.array(then)), given.goals))
+        def value_after(candidates: np.ndarray, examples: Examples = examples, rng: Any = rng) -> np.ndarray:
+            buttons = [rng.choice(np.flatnonzero(row), 1) for row in candidates]
+            lights = read_lights(examples.states)
+            after = [press(now, some) for now, some in zip(lights, buttons, strict=True)]
+            return np.asarray(value(with_lights(examples.states, np.array(after)), examples.goals))
 
-        shares = goes(critics, act, given, usual)
+        shares = count_correct(critics, act, examples, usual)
+        prefers = value_after(examples.correct) > value_after(~examples.correct)
         by_presses[presses] = {
-            "v_prefers_a_right_press": float((after(given.right) > after(~given.right)).mean()),
+            "v_prefers_a_right_press": float(prefers.mean()),
             "q_goes_to_a_right_button": shares["q"],
             "any_direction": shares["any_direction"],
         }
@@ -144,59 +163,59 @@ def what_is_known(
 class Steps(NamedTuple):
     """All steps of some episodes."""
 
-    off: np.ndarray
-    """From the nearest button, in metres."""
+    distance: np.ndarray
+    """Distance from the nearest button, in metres."""
     height: np.ndarray
     still: np.ndarray
     down: np.ndarray
-    """What the action says of the height: -1 is down."""
+    """Vertical part of the action: -1 is down."""
 
 
-def steps_of(states: np.ndarray, actions: np.ndarray, places: np.ndarray) -> Steps:
-    """Of one episode."""
-    after = hands(states[1:])
-    off = np.linalg.norm(after[:, None, :2] - places, axis=-1).min(axis=1)
-    return Steps(off, after[:, 2], stands_still(states), actions[:, 2])
+def read_steps(states: np.ndarray, actions: np.ndarray, places: np.ndarray) -> Steps:
+    """Return the steps of one episode."""
+    after = read_effector(states[1:])
+    distance = np.linalg.norm(after[:, None, :2] - places, axis=-1).min(axis=1)
+    return Steps(distance, after[:, 2], find_still_steps(states), actions[:, 2])
 
 
 class Episode(NamedTuple):
-    """One that was played."""
+    """An episode that was played."""
 
     states: np.ndarray
     actions: np.ndarray
-    """What the actor asked for, before noise."""
+    """Actions of the actor, without noise."""
     goal: np.ndarray
     solved: bool
 
 
-def play_one(arena: Arena, act: Callable, task: str, number: int, deviation: float) -> Episode:
-    """An episode of a task, by its number."""
+def play_one(env: RobotEnv, act: Callable, task: str, number: int, deviation: float) -> Episode:
+    """Play an episode of a task, by its number."""
     seed = episode_seed(0, task, number)
-    chance, (state, goal) = np.random.default_rng(seed), arena.begin(task, seed)
+    rng, (state, goal) = np.random.default_rng(seed), env.reset(task, seed)
     states, actions = [state], []
     while True:
         actions.append(act(states[-1][None], goal[None])[0])
-        step = arena.step(shaken(actions[-1], deviation, chance))
+        step = env.step(add_noise(actions[-1], deviation, rng))
         states.append(step.state)
-        if step.success or step.over:
+        if step.success or step.done:
             return Episode(np.array(states), np.array(actions), goal, bool(step.success))
 
 
 def play(
     act: Callable, task: str, episodes: int, deviation: float, places: np.ndarray, low: float
 ) -> tuple[Steps, dict[str, Any]]:
-    """Episodes of a task: their steps, and what they come to."""
-    arena, every, solved, landings = Arena("puzzle-3x3"), [], 0, []
+    """Play episodes of a task, and return their steps and results."""
+    env, every, solved, landings = RobotEnv("puzzle-3x3"), [], 0, []
     for number in track(range(episodes), f"{task}: episodes"):
-        played = play_one(arena, act, task, number, deviation)
-        seen, goal = played.states, played.goal
+        played = play_one(env, act, task, number, deviation)
+        states, goal = played.states, played.goal
         solved += played.solved
-        every.append(steps_of(seen, played.actions, places))
-        below = seen[hands(seen)[:, 2] < low][:1]
+        every.append(read_steps(states, played.actions, places))
+        below = states[read_effector(states)[:, 2] < low][:1]
         if below.size:
-            (right,) = buttons_between(lights(below), lights(goal[None]))
-            off = np.linalg.norm(hands(below)[:, :2] - places[right], axis=-1)
-            landings.append(float(off.min()) if off.size else 0.0)
+            (correct,) = find_buttons(read_lights(below), read_lights(goal[None]))
+            distance = np.linalg.norm(read_effector(below)[:, :2] - places[correct], axis=-1)
+            landings.append(float(distance.min()) if distance.size else 0.0)
     steps = Steps(*(np.concatenate(parts) for parts in zip(*every, strict=True)))
     below = steps.height < low
     return steps, {
@@ -211,70 +230,74 @@ def play(
     }
 
 
-def picture(known: dict[str, Any], steps: Steps, data: Steps, task: str, path: pathlib.Path) -> None:
-    """Hands beside the data, and what is known by presses."""
+def draw(known: dict[int, Any], steps: Steps, data: Steps, task: str, path: pathlib.Path) -> None:
+    """Draw effectors and those of the data, and knowledge by presses."""
     figure, ((where, what),) = new_axes(2, width=5, height=4)
-    chance = np.random.default_rng(0)
-    shown = chance.choice(len(data.off), min(6000, len(data.off)), replace=False)
-    where.scatter(
-        100 * data.off[shown], 100 * data.height[shown], s=3, rasterized=True, color=FAINT, label="the data"
-    )
-    for still, colour, label in ((False, COLOURS[1], "moves"), (True, COLOURS[0], "stands still")):
+    rng = np.random.default_rng(0)
+    shown = rng.choice(len(data.distance), min(6000, len(data.distance)), replace=False)
+    dots = {"s": 3, "rasterized": True}
+    where.scatter(100 * data.distance[shown], 100 * data.height[shown], color=FAINT, label="the data", **dots)
+    for still, colour, label in ((False, COLOURS[1], "moves"), (True, COLOURS[0], "still")):
         these = steps.still == still
-        where.scatter(
-            100 * steps.off[these], 100 * steps.height[these], s=3, rasterized=True, color=colour, label=label
-        )
+        x, y = 100 * steps.distance[these], 100 * steps.height[these]
+        where.scatter(x, y, color=colour, label=label, **dots)
     where.set_xlabel("centimetres from the nearest button")
-    where.set_ylabel("height of the hand, centimetres")
+    where.set_ylabel("height of the end effector, centimetres")
     where.set_title(f"Episodes of {task}")
     where.legend(markerscale=3)
     lines = {
-        "v_prefers_a_right_press": ("V prefers a right press", COLOURS[2], "-"),
-        "q_goes_to_a_right_button": ("Q goes to a right button", COLOURS[1], "-"),
-        "actor_goes_to_a_right_button": ("the actor goes to one", COLOURS[0], "-"),
-        "any_direction": ("any direction does", INK, ":"),
+        "v_prefers_a_right_press": ("V prefers a correct press", COLOURS[2], "-"),
+        "q_goes_to_a_right_button": ("Q prefers a correct direction", COLOURS[1], "-"),
+        "actor_goes_to_a_right_button": ("the actor takes one", COLOURS[0], "-"),
+        "any_direction": ("all directions", INK, ":"),
     }
     for key, (label, colour, style) in lines.items():
         what.plot(
             list(known), [row[key] for row in known.values()], style, color=colour, marker="o", label=label
         )
     what.set_xlabel("presses between state and goal")
-    what.set_ylabel("share of states, hand in the air")
+    what.set_ylabel("share of states, effector in the air")
     what.set_xticks(list(known))
     what.set_ylim(0, 1.03)
     what.legend()
     save_figure(figure, path)
 
 
-def judges_and_actor(folder: pathlib.Path) -> tuple[Any, Callable]:
-    """Value and critics that a run's actor learned from, and the actor's mean."""
-    own, policy = run_of(read_run(folder), folder).control, load_policy(folder)
+def load_run(folder: pathlib.Path) -> tuple[Any, Callable]:
+    """Return the value and critics that a run's actor learned from, and the actor's mean action."""
+    config, policy = read_run(folder), load_policy(folder)
+    assert isinstance(config, RobotConfig)
+    run = RobotRun(config, folder)
+    assert run.given_critics is not None
 
     def act(states: np.ndarray, goals: np.ndarray) -> np.ndarray:
         return np.asarray(policy.act(GoalObservation(states, goals)).action)
 
-    return own.judging(own.given), act
+    return run.critic_functions(run.given_critics), act
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("run", type=pathlib.Path)
-    options.add_argument("--data", type=pathlib.Path, required=True)
-    options.add_argument("--tasks", nargs="+", default=["1 press", "2 presses"])
-    options.add_argument("--episodes", type=int, default=20)
-    options.add_argument("--deviation", type=float, default=0.1)
-    options.add_argument("--out", type=pathlib.Path, required=True)
-    given = options.parse_args()
-    judges, act = judges_and_actor(given.run)
-    with np.load(given.data) as file:
+    """Measure, draw, and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("run", type=pathlib.Path)
+    parser.add_argument("--data", type=pathlib.Path, required=True)
+    parser.add_argument("--tasks", nargs="+", default=["1 press", "2 presses"])
+    parser.add_argument("--episodes", type=int, default=20)
+    parser.add_argument("--deviation", type=float, default=0.1)
+    parser.add_argument("--out", type=pathlib.Path, required=True)
+    options = parser.parse_args()
+    (value, critics), act = load_run(options.run)
+    with np.load(options.data) as file:
         data, actions = file["observations"], file["actions"]
-    places, low = places_of_buttons(data), float(hands(data)[:, 2].min())
-    known = what_is_known(*judges, data, np.median(actions, axis=0), places, act)
-    played = {task: play(act, task, given.episodes, given.deviation, places, low) for task in given.tasks}
-    hardest = given.tasks[-1]
-    picture(known, played[hardest][0], steps_of(data, actions[1:], places), hardest, given.out)
-    facts = {task: facts for task, (_, facts) in played.items()}
-    write_record(str(given.out), {"lowest_hand_of_the_data": low, "by_presses": known, "episodes": facts})
+    places, low = locate_buttons(data), float(read_effector(data)[:, 2].min())
+    known = measure_knowledge(value, critics, data, np.median(actions, axis=0), places, act)
+    played = {
+        task: play(act, task, options.episodes, options.deviation, places, low) for task in options.tasks
+    }
+    hardest = options.tasks[-1]
+    draw(known, played[hardest][0], read_steps(data, actions[1:], places), hardest, options.out)
+    results = {task: result for task, (_, result) in played.items()}
+    write_record(options.out, {"lowest_hand_of_the_data": low, "by_presses": known, "episodes": results})
 
 
 if __name__ == "__main__":

@@ -31,7 +31,7 @@ from looped_actor.models.layers import rms_norm
 
 PRECISIONS = {"float32": 5e-5, "float64": 1e-10}
 """Relative. Nine loops of a core of gain above 1 can turn a rounding of float32 into 1.3e-5."""
-TINY = CoreConfig(width=8, heads=2, layers=1, hidden_multiple=8)
+TINY = CoreConfig(width=8, heads=2, layers=1)
 GRID = (2, 3)
 MAX_LOOPS = 9
 

@@ -38,7 +38,7 @@ def test_shifted_products_are_a_same_convolution(x64, size):
 
 @pytest.mark.parametrize("platform", ["cpu", "tpu"])
 def test_heads_have_the_gradient_that_jax_takes(x64, monkeypatch, platform):
-    monkeypatch.setattr(layers, "device", lambda: types.SimpleNamespace(platform=platform))
+    monkeypatch.setattr(layers, "target_device", lambda: types.SimpleNamespace(platform=platform))
     keys = jax.random.split(jax.random.key(0), 2)
     tokens, kernel = jax.random.normal(keys[0], (3, 5, 8)), jax.random.normal(keys[1], (8, 24))
 
@@ -52,8 +52,8 @@ def test_heads_have_the_gradient_that_jax_takes(x64, monkeypatch, platform):
 @pytest.mark.parametrize("convolution", [False, True])
 def test_a_loop_has_jacobian_vector_products(x64, convolution):
     """Forward mode against central differences and against reverse mode."""
-    config = CoreConfig(width=8, heads=2, layers=1, hidden_multiple=8, convolution=convolution)
-    core = cast(FPRMCore(config, rngs=nnx.Rngs(0)), jnp.float64)
+    config = CoreConfig(width=8, heads=2, layers=1)
+    core = cast(FPRMCore(config, convolution=convolution, rngs=nnx.Rngs(0)), jnp.float64)
     z, x, tangent, cotangent = jax.random.normal(jax.random.key(1), (4, 2, 7, 8))
 
     def loop(z):

@@ -8,9 +8,12 @@ import numpy as np
 import pytest
 
 from looped_actor import Categorical
-from looped_actor.algorithms import PPOBatch, PPOConfig, apply_gradients, init_learner, normalize_advantages, ppo_loss
-from looped_actor.algorithms.online import minibatches
-from looped_actor.loop import MeanGradient, Packed, mean_gradient
+from looped_actor.algorithms import PPOConfig
+from looped_actor.algorithms.online import shuffle_examples
+from looped_actor.algorithms.optim import apply_gradients, init_learner
+from looped_actor.algorithms.ppo import PPOBatch, normalize_advantages, ppo_loss
+from looped_actor.loop import MeanGradient, Packed, empty_carry, mean_gradient
+from looped_actor.loop.rng import Stream, addressed_key
 
 BATCH, FEATURES, ACTIONS = 24, 5, 3
 CONFIG = PPOConfig(num_envs=4, rollout_steps=6, minibatch=24, clip=0.2, entropy_cost=0.03, value_cost=0.7)
@@ -27,6 +30,7 @@ def case():
         advantage=random.normal(size=BATCH),
         value_target=random.normal(size=BATCH),
         loops=np.ones(BATCH, np.int32),
+        carry=empty_carry(BATCH),
     )
     return weights, example
 
@@ -49,7 +53,7 @@ def numpy_loss(weights, example):
 
 
 def net_of(weights):
-    def decide(observation, *, expected_loops, memory=None):
+    def policy(observation, *, expected_loops, carry=None):
         outputs = observation @ weights
         latent = jnp.zeros((len(outputs), 1))
         loop = SimpleNamespace(loops=expected_loops, weighted_loop_cost=expected_loops.sum(), latent=latent)
@@ -57,7 +61,7 @@ def net_of(weights):
             distribution=Categorical(outputs[:, :ACTIONS]), value=outputs[:, ACTIONS], loop=loop
         )
 
-    return decide
+    return policy
 
 
 def test_loss_and_gradient_equal_numpy(case, x64):
@@ -66,16 +70,16 @@ def test_loss_and_gradient_equal_numpy(case, x64):
     expected, clipped = numpy_loss(weights, example)
     assert 0 < clipped < BATCH  # both branches of the minimum are at work
 
-    def loss(decide, examples):
-        return ppo_loss(decide, examples, CONFIG)
+    def loss(policy, examples):
+        return ppo_loss(policy, examples, CONFIG)
 
-    def policy(weights, execution):
+    def make_policy(weights, execution):
         return net_of(weights)
 
-    # 24 examples in chunks of at most 7, of which the last is not full.
-    found, terms, gradient = mean_gradient(loss, policy, jnp.asarray(weights), arrays, Packed(7))
+    # 24 examples in microbatches of at most 7, of which the last is not full.
+    found, metrics, gradient = mean_gradient(loss, make_policy, jnp.asarray(weights), arrays, Packed(7))
     assert abs(found - expected) < 1e-12
-    assert abs(terms.clipped * BATCH - clipped) < 1e-12
+    assert abs(metrics["clipped"] * BATCH - clipped) < 1e-12
     for place in np.ndindex(weights.shape):
         nudge = np.zeros_like(weights)
         nudge[place] = 1e-6
@@ -93,22 +97,22 @@ def test_advantages_are_normalised_over_the_whole_rollout(x64):
 def test_an_update_that_is_not_finite_is_skipped_and_counted(poison):
     import optax
 
-    optimiser = optax.adam(0.1)
-    learner = init_learner({"w": jnp.ones(3)}, optimiser)
+    optimizer = optax.adam(0.1)
+    learner = init_learner({"w": jnp.ones(3)}, optimizer)
 
     def step(learner, factor):
         loss, gradient = jax.value_and_grad(lambda p: (p["w"] ** 2).sum() * factor)(learner.parameters)
-        return apply_gradients(learner, optimiser, MeanGradient(loss, {}, gradient))
+        return apply_gradients(learner, optimizer, MeanGradient(loss, {}, gradient))
 
     good, update = step(learner, 1.0)
-    assert bool(update.taken)
+    assert bool(update.applied)
     assert int(good.skipped) == 0
     bad, update = step(good, poison)
     bad, update = step(bad, poison)
-    assert not bool(update.taken)
+    assert not bool(update.applied)
     for before, after in zip(
-        jax.tree.leaves((good.parameters, good.optimiser)),
-        jax.tree.leaves((bad.parameters, bad.optimiser)),
+        jax.tree.leaves((good.parameters, good.opt_state)),
+        jax.tree.leaves((bad.parameters, bad.opt_state)),
         strict=True,
     ):
         assert (before == after).all()
@@ -122,14 +126,14 @@ def test_every_example_is_in_one_minibatch_of_an_epoch(envs, steps, minibatch):
     """Whatever the number of devices, and each minibatch takes as many from every group."""
     config = PPOConfig(num_envs=envs, rollout_steps=steps, minibatch=minibatch, epochs=2)
     groups = np.gcd(envs, minibatch)
-    root = jax.random.key_data(jax.random.key(3))
+    key = addressed_key(jax.random.key_data(jax.random.key(3)), Stream.SHUFFLE, 5)
 
     def rows_of(devices):
         """Minibatches as sets of (step, environment), put together from the parts of each device."""
         parts = []
         for copies in np.split(np.arange(envs), devices):
             own = jnp.asarray(copies, jnp.int32)
-            local = np.asarray(minibatches(config, int(groups), own, root, jnp.int32(5)))
+            local = np.asarray(shuffle_examples(config, int(groups), own, key))
             parts.append([{(r // len(copies), copies[r % len(copies)]) for r in rows} for rows in local])
         return [set().union(*together) for together in zip(*parts, strict=True)]
 

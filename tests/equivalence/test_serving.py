@@ -1,4 +1,4 @@
-"""An engine that answers many askers, against the policy itself."""
+"""The engine with many clients, against the policy itself."""
 
 import pathlib
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -11,8 +11,6 @@ import pytest
 
 import looped_actor
 from looped_actor.loop import StopReason
-from looped_actor.loop.carry import Carried
-from looped_actor.planning.bench_serving import engine_share
 from looped_actor.policy.policy import Policy
 from looped_actor.runs.registry import run_of
 from looped_actor.serving import BusyError, Engine, LateError
@@ -28,14 +26,14 @@ def policy():
 
 @pytest.fixture(scope="module")
 def seen(policy):
-    """Boards that make for thoughts of many lengths; what they hold need not be a level."""
-    one = policy.run.observation
+    """Boards whose decisions take different numbers of loops; they need not be levels."""
+    one = policy.spec.observation
     return np.random.default_rng(0).integers(0, 2, (60, *one.shape)).astype(one.dtype)
 
 
 @pytest.fixture(scope="module")
 def engine(policy):
-    with Engine(policy, slots=4, most_loops=12) as made:
+    with Engine(policy, slots=4, max_loops=12) as made:
         yield made
 
 
@@ -57,8 +55,8 @@ def test_answers_are_those_of_the_policy_whatever_the_order(policy, seen, engine
     with ThreadPoolExecutor(clients) as threads:
         list(threads.map(client, range(clients)))
     assert wrong == []
-    stands = engine.standing
-    assert (stands.waiting, stands.thinking) == (0, 0)
+    stands = engine.stats
+    assert (stands.waiting, stands.looping) == (0, 0)
     assert stands.answered >= clients * (each // 5) * 5
     assert stands.loops <= stands.executed
 
@@ -80,7 +78,7 @@ def test_limits_are_of_each_request(policy, seen, engine, limits):
 
 def test_a_deadline_is_answered_by_the_loop_that_was_reached(policy, seen):
     told = []
-    with Engine(policy, slots=1, most_loops=2000) as engine:
+    with Engine(policy, slots=1, max_loops=2000) as engine:
         engine.ask(seen[0], max_loops=1).result()
         for seconds in (0.001, 0.01, 0.05, 0.1, 0.3):
             asked = engine.ask(seen[0], threshold=0.0, max_loops=2000, seconds=seconds)
@@ -100,32 +98,31 @@ def test_a_deadline_is_answered_by_the_loop_that_was_reached(policy, seen):
     assert late[0].action == policy.act(seen[0], halting=rule).action
 
 
-def test_thoughts_are_carried_on(policy, seen):
-    carries, memory, carried = policy.with_start(Carried()), None, [None] * 5
+def test_latents_are_carried(policy, seen):
+    carries, carry, carried = policy.with_carry(True), None, [None] * 5
     with Engine(carries, slots=2) as engine:
         for step in range(3):
             now = seen[5 * step : 5 * step + 5]
-            expected = carries.act(now, memory=memory)
-            memory = expected.memory
-            answers = [engine.ask(one, memory=own).result() for one, own in zip(now, carried, strict=True)]
-            carried = [answer.memory for answer in answers]
+            expected = carries.act(now, carry=carry)
+            carry = expected.carry
+            answers = [engine.ask(one, carry=own).result() for one, own in zip(now, carried, strict=True)]
+            carried = [answer.carry for answer in answers]
             assert [answer.loops for answer in answers] == expected.loops.tolist()
             assert [answer.action for answer in answers] == expected.action.tolist()
-            np.testing.assert_allclose(carried[4].latent, memory.latent[4], atol=1e-4)
+            np.testing.assert_allclose(carried[4].latent, carry.latent[4], atol=1e-4)
     with Engine(policy, slots=2) as engine, pytest.raises(ValueError, match="carries nothing"):
-        engine.ask(seen[0], memory=carried[0])
+        engine.ask(seen[0], carry=carried[0])
 
 
 @pytest.mark.parametrize("carries", [False, True])
 def test_what_is_compiled_at_first_is_all_there_is(policy, seen, carries):
-    """Or whoever asks first beside others waits for seconds."""
-    who = policy.with_start(Carried()) if carries else policy
-    with Engine(who, slots=4, compile_all=True) as engine:
-        programs = engine.rows._think
-        memory = engine.ask(seen[0]).result().memory
+    """Or a client waits for seconds while a program is compiled."""
+    with Engine(policy.with_carry(carries), slots=4, compile_all=True) as engine:
+        programs = engine.rows._tick
+        carry = engine.ask(seen[0]).result().carry
         assert programs._cache_size() == len(engine.rows.widths) == 3
         for together in (1, 2, 3, 8, 20):
-            for future in [engine.ask(one, memory=memory) for one in seen[:together]]:
+            for future in [engine.ask(one, carry=carry) for one in seen[:together]]:
                 future.result()
         assert programs._cache_size() == 3
 
@@ -133,8 +130,8 @@ def test_what_is_compiled_at_first_is_all_there_is(policy, seen, carries):
 @pytest.mark.parametrize("arm", ["iso-params", "drc"])
 def test_nets_that_do_not_loop_answer_too(arm):
     run = run_of(tiny("rush-hour", arm))
-    weights = jax.tree.map(lambda leaf: 0.1 * jnp.ones(leaf.shape, leaf.dtype), run.weights_like)
-    policy, one = Policy(run, weights), run.observation
+    weights = jax.tree.map(lambda leaf: 0.1 * jnp.ones(leaf.shape, leaf.dtype), run.spec.weights_like)
+    policy, one = Policy(run.spec, weights), run.observation
     boards = np.random.default_rng(0).integers(0, 2, (7, *one.shape)).astype(one.dtype)
     expected = policy.act(boards)
     with Engine(policy, slots=2) as engine:
@@ -146,7 +143,7 @@ def test_nets_that_do_not_loop_answer_too(arm):
 
 
 def test_more_than_may_wait_are_refused_and_those_who_wait_answered(policy, seen):
-    engine = Engine(policy, slots=1, max_waiting=3, most_loops=3000)
+    engine = Engine(policy, slots=1, max_waiting=3, max_loops=3000)
     slow = {"threshold": 0.0, "max_loops": 3000}
     accepted, refused = [], 0
     for _ in range(12):
@@ -155,7 +152,7 @@ def test_more_than_may_wait_are_refused_and_those_who_wait_answered(policy, seen
         except BusyError:
             refused += 1
     assert refused >= 12 - 3 - 2  # three wait, two are in rows
-    assert engine.standing.refused == refused
+    assert engine.stats.refused == refused
     assert accepted[-1].cancel()
     engine.close()
     assert [future.result().loops for future in accepted[:-1]] == [3000] * (len(accepted) - 1)
@@ -180,21 +177,13 @@ def test_mistakes_are_told_to_who_makes_them(engine, seen, given, message):
         engine.ask(seen[:2])
 
 
-def test_an_engine_and_a_stream_are_asked_the_same(policy):
-    """As `bench serve` measures them: it checks that loops agree; times say nothing here."""
-    depths = np.random.default_rng(0).integers(2, 9, 24).astype(np.int32)
-    found = engine_share(policy, depths, rounds=1)
-    assert found["loops_per_second"] > 0
-    assert found["share_of_streaming"] > 0
-
-
 def test_when_the_device_fails_nobody_waits_forever(policy, seen, monkeypatch):
     engine = Engine(policy, slots=1)
 
     def broken(*_):
         raise MemoryError("no memory is left")
 
-    monkeypatch.setattr(engine.rows, "think", broken)
+    monkeypatch.setattr(engine.rows, "tick", broken)
     future: Future = engine.ask(seen[0])
     with pytest.raises(RuntimeError, match="this engine has failed: MemoryError: no memory is left"):
         future.result()

@@ -171,27 +171,27 @@ def mutate(data: bytes, rng: random.Random) -> bytes:
         changed = _replace_json(data, rng)
         if changed is not None:
             return changed
-    data = bytearray(data)
+    mutated = bytearray(data)
     for _ in range(rng.randint(1, 4)):
-        at = rng.randrange(len(data) + 1)
+        at = rng.randrange(len(mutated) + 1)
         few = rng.choice([1, 2, 4, 8, 64])
         match rng.randrange(7):
-            case 0 if data:
-                data[min(at, len(data) - 1)] ^= 1 << rng.randrange(8)
+            case 0 if mutated:
+                mutated[min(at, len(mutated) - 1)] ^= 1 << rng.randrange(8)
             case 1:
-                data[at:at] = rng.randbytes(few)
+                mutated[at:at] = rng.randbytes(few)
             case 2:
-                del data[at : at + few]
+                del mutated[at : at + few]
             case 3:
-                del data[at:]
+                del mutated[at:]
             case 4:
-                data[at : at + few] = rng.choice(WORDS)
+                mutated[at : at + few] = rng.choice(WORDS)
             case 5:
-                other = rng.randrange(len(data) + 1)
-                data[at:at] = data[other : other + few]
+                other = rng.randrange(len(mutated) + 1)
+                mutated[at:at] = mutated[other : other + few]
             case _:
-                data[at : at + few] = bytes(few)
-    return bytes(data)
+                mutated[at : at + few] = bytes(few)
+    return bytes(mutated)
 
 
 def _replace_json(data: bytes, rng: random.Random) -> bytes | None:

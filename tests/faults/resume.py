@@ -1,11 +1,11 @@
-"""Kill a training run again and again, resume it each time, and compare it with one that was left alone.
+"""Kills a training run again and again, resumes it each time, and compares it with an undisturbed run.
 
-Example: python benchmarks/resume.py --kills 20 --out results/resume.json
-Example: python benchmarks/resume.py --task cube-double --steps 4000 --kills 5
+python tests/faults/resume.py --kills 20 --out results/resume.json
+python tests/faults/resume.py --task cube-double --steps 4000 --kills 5
 
 Kills are SIGKILL at random moments: every other one while a checkpoint is being written (its unfinished
-folder was seen), the rest at any time after a resumed process has finished its first iteration. In the end
-parameters, optimiser, statistics, keys, environment states and metrics.csv must be equal bit for bit.
+folder exists), the others at any time after a resumed process has finished its first iteration. In the end
+parameters, optimizer state, statistics, keys, environment states and metrics.csv must be equal bit for bit.
 """
 
 import argparse
@@ -16,30 +16,30 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
-from record import write_record
 
-NET = ("core.width=8", "core.heads=1", "core.hidden_multiple=8", "halting.max_loops=4")
+from looped_actor.reproduction.record import write_record
+
+NET = ("arm.core.width=8", "arm.core.heads=1", "arm.core.hidden=8", "arm.halting.max_loops=4")
 PUZZLE = (
     *NET,
-    "ppo.num_envs=16",
-    "ppo.rollout_steps=8",
-    "ppo.minibatch=32",
-    "imitation.num_envs=16",
-    "imitation.rollout_steps=8",
-    "imitation.minibatch=32",
+    "algorithm.num_envs=16",
+    "algorithm.rollout_steps=8",
+    "algorithm.minibatch=32",
     "levels.train_count=200",
     "levels.held_out_count=50",
     "levels.evaluate_count=20",
     "evaluate_every=25",
     "checkpoint_every=2",
 )
-WORLD = (
+ROBOT = (
     *NET,
-    "gciql.batch=32",
-    "gciql.updates_per_iteration=10",
-    "gciql.hidden=[16]",
+    "algorithm.batch=32",
+    "algorithm.updates_per_iteration=10",
+    "algorithm.hidden=[16]",
     "data.transitions=2000",
     "data.episode_transitions=100",
     "episodes=1",
@@ -50,49 +50,47 @@ WORLD = (
 PUZZLES = ("boxoban", "rush-hour")
 
 
-def command(*words):
+def command(*words: Any) -> list[str]:
+    """Return a command of the package."""
     return [sys.executable, "-m", "looped_actor", *map(str, words)]
 
 
-def train(out, steps, task, devices, learner=None):
-    extra = ["--devices", devices] if devices else []
-    extra += ["--learner", learner] if learner else []
-    return command(
-        "train",
-        task,
-        "--out",
-        out,
-        "--steps",
-        steps,
-        *extra,
-        "--set",
-        *(PUZZLE if task in PUZZLES else WORLD),
-    )
+def train(
+    out: pathlib.Path, steps: int, task: str, devices: int | None, learner: str | None = None
+) -> list[str]:
+    """Return the command that trains."""
+    options: list[Any] = ["--devices", devices] if devices else []
+    options += ["--learner", learner] if learner else []
+    changes = PUZZLE if task in PUZZLES else ROBOT
+    return command("train", task, "--out", out, "--steps", steps, *options, "--set", *changes)
 
 
-def state_of(folder):
-    """All arrays of the newest checkpoint, by name."""
+def read_state(folder: pathlib.Path) -> tuple[dict[str, np.ndarray], Any]:
+    """Return all arrays of the newest checkpoint by name, and the position of the run."""
     import jax
 
-    from looped_actor.runs.folder import fingerprint_of, read_run
+    from looped_actor.runs.folder import fingerprint_of
     from looped_actor.training import Checkpoints
 
-    with jax.enable_x64(read_run(folder).double_precision):
-        named, bookmark = Checkpoints(folder / "checkpoints", fingerprint_of(folder), read_only=True).read()
+    with jax.enable_x64(True):  # arrays of both precisions keep theirs
+        checkpoints = Checkpoints(folder / "checkpoints", fingerprint_of(folder), read_only=True)
+        named, bookmark = checkpoints.read()
         return {name: np.asarray(leaf) for name, leaf in named.items()}, bookmark
 
 
-def rows(folder):
+def count_rows(folder: pathlib.Path) -> int:
+    """Return the lines of metrics.csv."""
     path = folder / "metrics.csv"
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def unfinished(folder):
+def is_saving(folder: pathlib.Path) -> bool:
+    """Return whether a checkpoint is unfinished."""
     return any("tmp" in path.name for path in (folder / "checkpoints").glob("*"))
 
 
-def wait_for(condition, process, seconds=120):
-    """True once the condition holds; False if the process ended before."""
+def wait_for(condition: Callable[[], bool], process: subprocess.Popen, seconds: float = 120) -> bool:
+    """Wait until a condition holds; return False if the process ends before."""
     end = time.time() + seconds
     while time.time() < end:
         if condition():
@@ -103,42 +101,53 @@ def wait_for(condition, process, seconds=120):
     raise SystemExit("the run makes no progress")
 
 
-def kill_once(process, folder, before, during_a_save, chance):
-    """Kill a run after it went on by at least one iteration. Says whether a save was under way, or None."""
-    if not wait_for(lambda: rows(folder) > before, process):
+def kill_once(
+    process: subprocess.Popen, folder: pathlib.Path, before: int, during_a_save: bool, rng: random.Random
+) -> bool | None:
+    """Kill a run after at least one more iteration. Return whether it was saving; None if it ended before."""
+    if not wait_for(lambda: count_rows(folder) > before, process):
         return None
     if during_a_save:
-        if not wait_for(lambda: unfinished(folder), process):
+        if not wait_for(lambda: is_saving(folder), process):
             return None
-        time.sleep(chance.uniform(0, 0.02))
+        time.sleep(rng.uniform(0, 0.02))
     else:
-        time.sleep(chance.uniform(0, 1.0))
+        time.sleep(rng.uniform(0, 1.0))
     if process.poll() is not None:
         return None
     process.send_signal(signal.SIGKILL)
     process.wait()
-    return unfinished(folder)
+    return is_saving(folder)
 
 
-def study(kills, steps, task, devices, seed, work, learner=None):
-    chance = random.Random(seed)
-    whole, broken = work / "whole", work / "broken"
+def compare(
+    kills: int,
+    steps: int,
+    task: str,
+    devices: int | None,
+    seed: int,
+    folder: pathlib.Path,
+    learner: str | None = None,
+) -> dict[str, Any]:
+    """Train an undisturbed run and one that is killed, and compare their states."""
+    rng = random.Random(seed)
+    whole, broken = folder / "whole", folder / "broken"
     subprocess.run(train(whole, steps, task, devices, learner), check=True, capture_output=True)
     killed, during_saves, after_rows = 0, 0, []
     process = subprocess.Popen(train(broken, steps, task, devices, learner), stderr=subprocess.DEVNULL)
     while killed < kills:
-        saving = kill_once(process, broken, rows(broken), killed % 2 == 0, chance)
+        saving = kill_once(process, broken, count_rows(broken), killed % 2 == 0, rng)
         if saving is None:
             break
         killed, during_saves = killed + 1, during_saves + saving
-        after_rows.append(rows(broken) - 1)
-        print(f"kill {killed}: after row {after_rows[-1]}{', in mid-save' if saving else ''}", flush=True)
-        extra = ["--devices", devices] if devices else []
-        process = subprocess.Popen(command("resume", broken, *extra), stderr=subprocess.DEVNULL)
+        after_rows.append(count_rows(broken) - 1)
+        print(f"kill {killed}: after row {after_rows[-1]}{', during a save' if saving else ''}", flush=True)
+        options: list[Any] = ["--devices", devices] if devices else []
+        process = subprocess.Popen(command("resume", broken, *options), stderr=subprocess.DEVNULL)
     if process.wait() != 0:
         raise SystemExit("a resumed run failed")
-    expected, bookmark = state_of(whole)
-    found, _ = state_of(broken)
+    expected, bookmark = read_state(whole)
+    found, _ = read_state(broken)
     unequal = [name for name in expected if expected[name].tobytes() != found[name].tobytes()]
     same_rows = (whole / "metrics.csv").read_bytes() == (broken / "metrics.csv").read_bytes()
     return {
@@ -155,28 +164,28 @@ def study(kills, steps, task, devices, seed, work, learner=None):
     }
 
 
-def main():
+def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--steps", type=int, default=96_000, help="environment or gradient steps of the run")
     parser.add_argument("--task", default="boxoban", choices=[*PUZZLES, "cube-double", "puzzle-3x3"])
     parser.add_argument("--learner", choices=["ppo", "imitation"], help="of puzzles")
-    parser.add_argument("--devices", type=int, default=None)
-    parser.add_argument("--seed", type=int, default=0, help="of the moments at which to kill")
-    parser.add_argument("--out")
+    parser.add_argument("--devices", type=int)
+    parser.add_argument("--seed", type=int, default=0, help="of the moments of kills")
+    parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as work:
-        facts = study(
+    with tempfile.TemporaryDirectory() as folder:
+        results = compare(
             options.kills,
             options.steps,
             options.task,
             options.devices,
             options.seed,
-            pathlib.Path(work),
+            pathlib.Path(folder),
             options.learner,
         )
-    write_record(options.out, facts)
-    if not facts["exact"] or facts["kills"] < options.kills:
+    write_record(options.out, results)
+    if not results["exact"] or results["kills"] < options.kills:
         raise SystemExit(1)
 
 

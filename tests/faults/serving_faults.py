@@ -1,11 +1,10 @@
-"""A server that is asked much, too much, and nonsense: what it answers, how long that takes, what it holds.
+"""Answers, latencies and memory of a server under correct requests, malformed ones, and too many.
 
-python benchmarks/serving_faults.py --out results/serving_faults.json [--malformed 100000] [--seconds 60]
+python tests/faults/serving_faults.py --out results/serving_faults.json [--malformed 100000] [--seconds 60]
 
-Many clients ask for the same boards in batches of all sizes, and must be told what `policy.act` says of them.
-Then come requests that must be refused, and three times as many as can be answered.
-
-Starts `looped-actor serve rush-hour-micro` on loopback, and ends it.
+Many clients request decisions for the same boards in batches of all sizes, and must get what `policy.act`
+returns. Then come requests that must be refused, and three times as many as can be answered. Starts
+`looped-actor serve rush-hour-micro` on the loopback interface, and ends it.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import json
 import pathlib
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -22,75 +22,74 @@ from typing import Any
 
 import aiohttp
 import numpy as np
-from looped_actor.planning.bench_serving import free_port
-from record import write_record
 
 import looped_actor
+from looped_actor.reproduction.record import write_record
 from looped_actor.serving.protocol import HEADER_LENGTH
 
 NAME = "rush-hour-micro"
 MODEL = f"/v2/models/{NAME}"
 BOARDS = np.random.default_rng(0).integers(0, 2, (60, 5, 5, 7)).astype(np.uint8)
-"""They need not be levels to be thought about for many lengths of time."""
+"""Random boards: they are no levels, and take many different numbers of loops."""
 CLIENTS = 32
-MOST_ROWS = 8
+MAX_ROWS = 8
 
 
-def question(boards: np.ndarray = BOARDS[:1], **changes: Any) -> dict[str, Any]:
-    """A request that is right, but for the changes."""
+def make_request(boards: np.ndarray = BOARDS[:1], **changes: Any) -> dict[str, Any]:
+    """Return a correct request, apart from the changes."""
     about = {"name": "observation", "shape": list(boards.shape), "datatype": "UINT8", "data": boards.tolist()}
     return {"inputs": [about | changes]}
 
 
-GOOD = json.dumps(question()).encode()
+GOOD = json.dumps(make_request()).encode()
 
 
-async def answers(session: aiohttp.ClientSession, count: int) -> dict[str, Any]:
-    """Ask for boards in batches, from many clients, and compare with the policy itself."""
+async def check_answers(session: aiohttp.ClientSession, count: int) -> dict[str, Any]:
+    """Request decisions in batches, from many clients, and compare them with the policy."""
     expected = looped_actor.load_policy(NAME).act(BOARDS)
-    chance, asked, decisions, wrong = np.random.default_rng(0), iter(range(count)), 0, 0
-    begun = time.monotonic()
+    rng, numbers, decisions, wrong = np.random.default_rng(0), iter(range(count)), 0, 0
+    begin = time.monotonic()
 
     async def client() -> None:
         nonlocal decisions, wrong
-        for _ in asked:
-            rows = chance.integers(0, len(BOARDS), chance.integers(1, MOST_ROWS + 1))
-            async with session.post(f"{MODEL}/infer", json=question(BOARDS[rows])) as response:
-                told = {output["name"]: output["data"] for output in (await response.json())["outputs"]}
-            right = [told["action"], told["loops"]] == [
+        for _ in numbers:
+            rows = rng.integers(0, len(BOARDS), rng.integers(1, MAX_ROWS + 1))
+            async with session.post(f"{MODEL}/infer", json=make_request(BOARDS[rows])) as response:
+                outputs = {one["name"]: one["data"] for one in (await response.json())["outputs"]}
+            right = [outputs["action"], outputs["loops"]] == [
                 expected.action[rows].tolist(),
                 expected.loops[rows].tolist(),
             ]
             decisions, wrong = decisions + len(rows), wrong + (not right)
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
-    took = time.monotonic() - begun
+    elapsed = time.monotonic() - begin
     loops = sorted(set(expected.loops.tolist()))
-    return {"requests": count, "wrong": wrong, "decisions_per_second": decisions / took, "loops": loops}
+    return {"requests": count, "wrong": wrong, "decisions_per_second": decisions / elapsed, "loops": loops}
 
 
-def malformed(chance: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
-    """Method, path, body and headers of something that must be refused."""
+def make_malformed(rng: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
+    """Return method, path, body and headers of a request that must be refused."""
     infer, text = f"{MODEL}/infer", GOOD
-    junk = chance.randbytes(chance.randrange(1, 400))
-    length = {HEADER_LENGTH: str(chance.choice([-1, 0, 1, 10**9, len(text) + 1, "x", "1e3"]))}
-    bad_shape = chance.choice(
+    junk = rng.randbytes(rng.randrange(1, 400))
+    length = {HEADER_LENGTH: str(rng.choice([-1, 0, 1, 10**9, len(text) + 1, "x", "1e3"]))}
+    bad_shape = rng.choice(
         [[1, 5, 5], [0, 5, 5, 7], [-1, 5, 5, 7], [1, 5, 5, 8], [10**12, 5, 5, 7], "x", None]
     )
-    bad_type = chance.choice(["FP32", "BYTES", "UINT9", 7, None])
-    bad_data = chance.choice([[], [0] * 3, "x", {}, [1e400] * 175, ["a"] * 175])
-    return chance.choice(
+    bad_type = rng.choice(["FP32", "BYTES", "UINT9", 7, None])
+    bad_data = rng.choice([[], [0] * 3, "x", {}, [1e400] * 175, ["a"] * 175])
+    return rng.choice(
         [
             ("POST", infer, junk, {}),
-            ("POST", infer, text[: chance.randrange(len(text) - 1)], {}),
-            ("POST", infer, json.dumps(question(shape=bad_shape)).encode(), {}),
-            ("POST", infer, json.dumps(question(datatype=bad_type)).encode(), {}),
-            ("POST", infer, json.dumps(question(data=bad_data)).encode(), {}),
-            ("POST", infer, json.dumps(question(name=junk.hex())).encode(), {}),
-            ("POST", infer, json.dumps({"inputs": [{}] * chance.randrange(9)}).encode(), {}),
-            ("POST", infer, b"[" * chance.randrange(1, 5000), {}),
+            ("POST", infer, text[: rng.randrange(len(text) - 1)], {}),
+            ("POST", infer, json.dumps(make_request(shape=bad_shape)).encode(), {}),
+            ("POST", infer, json.dumps(make_request(datatype=bad_type)).encode(), {}),
+            ("POST", infer, json.dumps(make_request(data=bad_data)).encode(), {}),
+            ("POST", infer, json.dumps(make_request(name=junk.hex())).encode(), {}),
+            ("POST", infer, json.dumps({"inputs": [{}] * rng.randrange(9)}).encode(), {}),
+            ("POST", infer, b"[" * rng.randrange(1, 5000), {}),
             ("POST", infer, text + junk, length),
-            ("POST", infer, json.dumps(question() | {"parameters": {"max_loops": "many"}}).encode(), {}),
+            ("POST", infer, json.dumps(make_request() | {"parameters": {"max_loops": "many"}}).encode(), {}),
             ("GET", infer, b"", {}),
             ("POST", MODEL, b"", {}),
             ("GET", f"/v2/models/{junk.hex()[:60]}", b"", {}),
@@ -100,13 +99,15 @@ def malformed(chance: random.Random) -> tuple[str, str, bytes, dict[str, str]]:
     )
 
 
-async def nonsense(session: aiohttp.ClientSession, count: int, chance: random.Random) -> collections.Counter:
-    """How often each status was the answer."""
-    statuses, asked = collections.Counter(), iter(range(count))
+async def send_malformed(
+    session: aiohttp.ClientSession, count: int, rng: random.Random
+) -> collections.Counter:
+    """Send malformed requests, and count the statuses of the answers."""
+    statuses, numbers = collections.Counter(), iter(range(count))
 
     async def client() -> None:
-        for number in asked:
-            method, path, body, headers = malformed(chance)
+        for number in numbers:
+            method, path, body, headers = make_malformed(rng)
             async with session.request(method, path, data=body, headers=headers) as response:
                 await response.read()
                 statuses[response.status] += 1
@@ -117,31 +118,31 @@ async def nonsense(session: aiohttp.ClientSession, count: int, chance: random.Ra
     return statuses
 
 
-async def asked(session: aiohttp.ClientSession) -> tuple[int, float, bool]:
-    """Status, seconds, and whether a refusal says when to come again."""
-    begun = time.monotonic()
+async def send(session: aiohttp.ClientSession) -> tuple[int, float, bool]:
+    """Send a request; return the status, the seconds, and whether a refusal says when to retry."""
+    begin = time.monotonic()
     async with session.post(f"{MODEL}/infer", data=GOOD) as response:
         await response.read()
-        return response.status, time.monotonic() - begun, "Retry-After" in response.headers
+        return response.status, time.monotonic() - begin, "Retry-After" in response.headers
 
 
-async def well(session: aiohttp.ClientSession) -> None:
-    """Wait until a single question is answered soon."""
+async def wait_until_idle(session: aiohttp.ClientSession) -> None:
+    """Wait until a single request is answered quickly."""
     while True:
-        status, took, _ = await asked(session)
-        if status == 200 and took < 0.25:
+        status, seconds, _ = await send(session)
+        if status == 200 and seconds < 0.25:
             return
 
 
-async def saturation(session: aiohttp.ClientSession, seconds: float) -> float:
-    """Answers per second when clients ask as often as they are answered."""
+async def measure_throughput(session: aiohttp.ClientSession, seconds: float) -> float:
+    """Return the answers per second when clients send as fast as they are answered."""
     until, answers = time.monotonic() + seconds, 0
 
     async def client() -> None:
         nonlocal answers
         while time.monotonic() < until:
-            status, _, _ = await asked(session)
-            answers += status == 200  # in a line of its own: `answers += await ...` would forget others'
+            status, _, _ = await send(session)
+            answers += status == 200  # not `answers += await ...`, which would lose the answers of others
 
     await asyncio.gather(*(client() for _ in range(CLIENTS)))
     return answers / seconds
@@ -150,42 +151,42 @@ async def saturation(session: aiohttp.ClientSession, seconds: float) -> float:
 async def overload(
     session: aiohttp.ClientSession, rate: float, seconds: float, pids: list[int]
 ) -> dict[str, Any]:
-    """Ask at a rate whatever is answered, and then see how soon it answers as before."""
-    begun, pending, held = time.monotonic(), [], []
+    """Send at a rate, whatever is answered, and measure the time until the server is idle again."""
+    begin, pending, memory = time.monotonic(), [], []
     for number in range(int(rate * seconds)):
-        await asyncio.sleep(max(0.0, begun + number / rate - time.monotonic()))
-        pending.append(asyncio.create_task(asked(session)))
+        await asyncio.sleep(max(0.0, begin + number / rate - time.monotonic()))
+        pending.append(asyncio.create_task(send(session)))
         if number % int(rate) == 0:
-            held.append(memory_of(pids))
+            memory.append(measure_memory(pids))
     over = time.monotonic()
-    told = await asyncio.gather(*pending)
-    await well(session)
-    accepted = [took for status, took, _ in told if status == 200]
-    refused = [again for status, _, again in told if status == 503]
+    results = await asyncio.gather(*pending)
+    await wait_until_idle(session)
+    accepted = [seconds for status, seconds, _ in results if status == 200]
+    refused = [retry for status, _, retry in results if status == 503]
     return {
         "asked_per_second": rate,
         "answered": len(accepted),
         "refused": len(refused),
         "refused_with_retry_after": sum(refused),
-        "other": len(told) - len(accepted) - len(refused),
+        "other": len(results) - len(accepted) - len(refused),
         "p50": float(np.quantile(accepted, 0.5)),
         "p99": float(np.quantile(accepted, 0.99)),
-        "megabytes_at_first": held[0],
-        "megabytes_at_most": max(held),
+        "megabytes_at_first": memory[0],
+        "megabytes_at_most": max(memory),
         "seconds_to_recover": time.monotonic() - over,
     }
 
 
-def memory_of(pids: list[int]) -> float:
-    """Resident megabytes of the processes that answer."""
+def measure_memory(pids: list[int]) -> float:
+    """Return the resident megabytes of the processes that answer."""
     pages = 0
     for pid in pids:
         pages += int(pathlib.Path(f"/proc/{pid}/statm").read_text().split()[1])
     return pages * 4096 / 2**20
 
 
-def serving_processes() -> list[int]:
-    """Ray Serve's proxy and replicas, by the names that they give themselves."""
+def find_processes() -> list[int]:
+    """Return the processes of Ray Serve's proxy and replicas, by their titles."""
     found = []
     for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
         words = path.read_bytes()
@@ -194,53 +195,57 @@ def serving_processes() -> list[int]:
     return found
 
 
-async def measured(url: str, given: argparse.Namespace) -> dict[str, Any]:
+async def disturb(url: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Send all kinds of requests to a server, and return the measurements."""
     connector, patient = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(url, connector=connector, timeout=patient) as session:
-        pids = serving_processes()
-        await well(session)
-        facts: dict[str, Any] = {"answers": await answers(session, given.requests)}
-        most = await saturation(session, 10)
-        chance = random.Random(0)
-        statuses = await nonsense(session, given.malformed // 10, chance)
-        before = memory_of(pids)
-        statuses += await nonsense(session, given.malformed - given.malformed // 10, chance)
-        grown = memory_of(pids) - before
-        after = (await asked(session))[0] == 200
-        facts["malformed"] = {
-            "statuses": statuses,
-            "megabytes_grown_after_a_tenth": grown,
-            "answered_after": after,
-        }
-        again = await overload(session, 3 * most, given.seconds, pids)
-        return facts | {
-            "saturation": most,
-            "overload": again,
-            "processes_the_same": pids == serving_processes(),
+        pids = find_processes()
+        await wait_until_idle(session)
+        answers = await check_answers(session, options.requests)
+        throughput = await measure_throughput(session, 10)
+        rng = random.Random(0)
+        statuses = await send_malformed(session, options.malformed // 10, rng)
+        before = measure_memory(pids)
+        statuses += await send_malformed(session, options.malformed - options.malformed // 10, rng)
+        grown = measure_memory(pids) - before
+        answered = (await send(session))[0] == 200
+        overloaded = await overload(session, 3 * throughput, options.seconds, pids)
+        return {
+            "answers": answers,
+            "malformed": {
+                "statuses": statuses,
+                "megabytes_grown_after_a_tenth": grown,
+                "answered_after": answered,
+            },
+            "saturation": throughput,
+            "overload": overloaded,
+            "processes_the_same": pids == find_processes(),
         }
 
 
 def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    options.add_argument("--out")
-    options.add_argument("--requests", type=int, default=10_000)
-    options.add_argument("--malformed", type=int, default=100_000)
-    options.add_argument("--seconds", type=float, default=60)
-    options.add_argument("--waiting", type=int, default=256)
-    given = options.parse_args()
-    address = f"127.0.0.1:{free_port()}"
-    words = ["serve", NAME, "--address", address, "--waiting", str(given.waiting)]
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--out", type=pathlib.Path)
+    parser.add_argument("--requests", type=int, default=10_000)
+    parser.add_argument("--malformed", type=int, default=100_000)
+    parser.add_argument("--seconds", type=float, default=60)
+    parser.add_argument("--waiting", type=int, default=256)
+    options = parser.parse_args()
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{probe.getsockname()[1]}"
+    words = ["serve", NAME, "--address", address, "--waiting", str(options.waiting)]
     process = subprocess.Popen(
         [sys.executable, "-m", "looped_actor", *words], stdout=subprocess.PIPE, text=True
     )
     assert process.stdout is not None
     try:
         process.stdout.readline()
-        facts = asyncio.run(measured(f"http://{address}", given))
+        results = asyncio.run(disturb(f"http://{address}", options))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)
-    write_record(given.out, facts)
+    write_record(options.out, results)
 
 
 if __name__ == "__main__":

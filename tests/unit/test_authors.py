@@ -1,6 +1,4 @@
-"""What the authors' code does and the paper's text does not say, as options: each does what its name says."""
-
-from dataclasses import replace
+"""Choices of the authors' code that the paper does not mention, as a recipe: each does what its name says."""
 
 import jax
 import jax.numpy as jnp
@@ -8,16 +6,29 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from looped_actor.algorithms import PPOConfig, RunningStatistics, advantages, zero_statistics
-from looped_actor.algorithms import make_policy
-from looped_actor.algorithms.online import minibatches
-from looped_actor.algorithms.PPO import ends, PPO
-from looped_actor.loop import PolicyKL
-from looped_actor.models import AUTHORS, CoreConfig, InitialWeights
+from looped_actor.algorithms import (
+    PPO,
+    RECIPES,
+    Imitation,
+    MinibatchLearner,
+    OnlineState,
+    PPOConfig,
+    Recipe,
+    RunningStatistics,
+    make_policy,
+    zero_statistics,
+)
+from looped_actor.algorithms.ppo import advantages
+from looped_actor.algorithms.rollout import EnvState, Rollout, Transition
+from looped_actor.envs import VectorState
+from looped_actor.loop import PolicyKL, empty_carry
+from looped_actor.models import AUTHORS_INITIAL, InitialWeights
 from looped_actor.models.arms import arm_named, paper_core
 from looped_actor.models.tasks import TASKS
 from looped_actor.policy.policy import Policy
 from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.catalogue import game_named
+from looped_actor.runs.puzzle import check_bank
 from looped_actor.runs.registry import run_of
 from looped_actor.training.sharding import all_devices
 from tiny import tiny
@@ -28,8 +39,7 @@ TRUNCATED = 0.8796
 
 def drawn(task, arm, initial):
     """Names, shapes and deviations of all tensors of a net of the paper's width."""
-    core = CoreConfig(convolution=TASKS[task].grid is not None, initial=initial)
-    net = arm_named(arm, PolicyKL(max_loops=3)).build(TASKS[task], core, nnx.Rngs(7))
+    net = arm_named(arm, paper_core(), PolicyKL(max_loops=3)).build(TASKS[task], nnx.Rngs(7), initial)
     flat = nnx.to_flat_state(nnx.state(net))
     return {".".join(map(str, path)): np.asarray(leaf[...]) for path, leaf in flat}
 
@@ -72,7 +82,7 @@ def robot_deviations(ours):
     ],
 )
 def test_every_tensor_begins_as_it_should(task, arm, expected, ours):
-    found = drawn(task, arm, InitialWeights() if ours else AUTHORS)
+    found = drawn(task, arm, InitialWeights() if ours else AUTHORS_INITIAL)
     copies = (3,) if arm == "iso-flops" else ()
     for ending, (shape, deviation) in expected(ours).items():
         ((name, tensor),) = [(name, tensor) for name, tensor in found.items() if name.endswith(ending)]
@@ -84,25 +94,38 @@ def test_every_tensor_begins_as_it_should(task, arm, expected, ours):
 
 
 def test_one_start_for_all_seeds():
-    core = CoreConfig(initial=InitialWeights(shared_latent=True))
     starts = [
-        arm_named(arm, PolicyKL()).build(TASKS["boxoban"], core, nnx.Rngs(seed)).trunk.start[...]
+        arm_named(arm, paper_core(), PolicyKL())
+        .build(TASKS["boxoban"], nnx.Rngs(seed), InitialWeights(shared_latent=True))
+        .trunk.start[...]
         for arm, seed in (("looped", 0), ("looped", 1), ("iso-params", 2))
     ]
     assert (starts[0] == starts[1]).all()
     assert (starts[0] == starts[2]).all()
-    assert paper_core(TASKS["boxoban"]).width == 128
+    assert paper_core().width == 128
     with pytest.raises(ValueError, match="token_std is 0; it must be positive"):
         InitialWeights(token_std=0)
 
 
 @pytest.mark.parametrize("devices", [1, 2])
 def test_whole_time_steps_are_shuffled(devices):
-    config = PPOConfig(num_envs=4, rollout_steps=6, minibatch=8, epochs=3, shuffle="steps")
-    root, rows, found = jnp.zeros(2, jnp.uint32), 4 // devices, []
+    def learner_of(minibatch):
+        config = PPOConfig(num_envs=4, rollout_steps=6, minibatch=minibatch, epochs=3)
+        return MinibatchLearner(config, lambda rngs: None, iterations=1, recipe=Recipe(shuffle="steps"))
+
+    rows, found = 4 // devices, []
     for device in range(devices):
         copies = jnp.arange(device * rows, (device + 1) * rows)
-        chosen = np.asarray(minibatches(config, 4, copies, root, jnp.int32(1)))
+        envs = VectorState(states=None, copy=copies, episode=None, statistics=None, level_key=None)
+        state = OnlineState(
+            learner=None,
+            fixed=None,
+            statistics=None,
+            env_state=EnvState(envs, observation=None, loops=None, carry=empty_carry(rows)),
+            iteration=jnp.int32(1),
+            root=jnp.zeros(2, jnp.uint32),
+        )
+        chosen = np.asarray(learner_of(8).minibatches(state))
         assert chosen.shape == (9, 2 * rows)
         found.append(chosen // rows)
         environments = chosen % rows
@@ -115,14 +138,18 @@ def test_whole_time_steps_are_shuffled(devices):
     assert all(own == steps[0] for own in steps)  # the same time steps on all devices
     assert len({tuple(epoch) for epoch in found[0].reshape(3, -1).tolist()}) > 1
     with pytest.raises(ValueError, match="minibatches of 6 are not whole time steps of 4 environments"):
-        PPOConfig(num_envs=4, rollout_steps=6, minibatch=6, shuffle="steps")
+        learner_of(6)
 
 
-def trainer_of(iterations=4, **changes):
-    config = tiny("rush-hour", time_limit=20, **{f"ppo__{name}": value for name, value in changes.items()})
-    run = run_of(config, mesh=all_devices(1))
-    env = run.environment(starter_bank("rush-hour"), 20)
-    return PPO(config.ppo, env, run.build, iterations, all_devices(1))
+def environment():
+    return game_named("rush-hour").environment(starter_bank("rush-hour").on_device(), 20)
+
+
+def trainer_of(iterations=4, *, config=None, **details):
+    """PPO by a recipe in which these details differ from this project's."""
+    config = config or tiny("rush-hour", time_limit=20)
+    build, recipe = run_of(config).build, Recipe(**details)
+    return PPO(config.algorithm, environment(), build, iterations, all_devices(1), recipe=recipe)
 
 
 def test_hard_resets_bring_environments_into_phase():
@@ -143,9 +170,8 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
         jax.debug.callback(lambda values: bootstraps.append(np.asarray(values)), bootstrap)
         return advantages(reward, value, bootstrap, *rest, **options)
 
-    monkeypatch.setattr("looped_actor.algorithms.PPO.advantages", recorded)
-    trainer = trainer_of(scale_before_learning=True, cell_statistics=True)
-    net = trainer.learner.net
+    monkeypatch.setattr("looped_actor.algorithms.ppo.advantages", recorded)
+    trainer = trainer_of(statistics_before_learning=True, cell_statistics=True)
     first = trainer.init(seed=0)
     boards = jnp.asarray(first.env_state.observation, jnp.float32)
     assert first.statistics.seen == 0
@@ -153,13 +179,11 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
     weights = jax.tree.map(jnp.copy, first.weights)
     state, _ = trainer.iterate(first)
     jax.effects_barrier()
-    config = net.config
-    assert (
-        state.statistics.seen == config.num_envs * config.rollout_steps
-    )  # the first boards once, as acted on
+    # The first boards once, as acted on.
+    assert state.statistics.seen == trainer.config.num_envs * trainer.config.rollout_steps
     (bootstrap,) = bootstraps
     for statistics, same in ((state.statistics, True), (weights.statistics, False)):
-        decide = make_policy(net.definition, weights._replace(statistics=statistics))
+        decide = make_policy(trainer.learner.definition, weights._replace(statistics=statistics))
         values = np.asarray(decide(state.env_state.observation).value)
         assert np.allclose(bootstrap, values, rtol=1e-4, atol=1e-5) == same
 
@@ -167,10 +191,10 @@ def test_the_authors_update_statistics_between_acting_and_learning(monkeypatch):
 def test_without_that_the_first_boards_count():
     trainer = trainer_of(cell_statistics=True)
     state = trainer.init(seed=0)
-    envs = trainer.learner.net.config.num_envs
+    envs = trainer.config.num_envs
     assert state.statistics.seen == envs
     state, _ = trainer.iterate(state)
-    assert state.statistics.seen == envs * (1 + trainer.learner.net.config.rollout_steps)
+    assert state.statistics.seen == envs * (1 + trainer.config.rollout_steps)
 
 
 def test_every_cell_is_scaled_by_its_own_statistics():
@@ -185,15 +209,16 @@ def test_every_cell_is_scaled_by_its_own_statistics():
 
 
 def test_a_policy_of_cells_plays_boards_of_one_size():
-    run = run_of(tiny("rush-hour", ppo__cell_statistics=True))
-    assert run.features == (5, 5, 7)
-    weights = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), run.weights_like)
-    policy = Policy(run, weights)
+    spec = run_of(tiny("rush-hour", recipe="authors")).spec
+    assert spec.statistics_shape == (5, 5, 7)
+    assert spec.plays_one_size
+    weights = jax.tree.map(lambda leaf: jnp.ones(leaf.shape, leaf.dtype), spec.weights_like)
+    policy = Policy(spec, weights)
     assert policy.act(np.zeros((2, 5, 5, 7), np.uint8)).action.shape == (2,)
     with pytest.raises(ValueError, match=r"shape \(2, 6, 6, 7\) is not what this policy reads"):
         policy.act(np.zeros((2, 6, 6, 7), np.uint8))
     with pytest.raises(ValueError, match="plays boards of one size only"):
-        replace(run.puzzle, given=starter_bank("rush-hour")).bank_to_play()
+        check_bank(spec, starter_bank("rush-hour"))
 
 
 def test_a_timeout_may_count_as_an_end():
@@ -204,14 +229,45 @@ def test_a_timeout_may_count_as_an_end():
         jnp.array([[False, True], [False, False]]),
     )
     targets = {}
+    changes = {"discount": 0.5, "gae_lambda": 1.0, "reward_scale": 1.0}
+    config = tiny("rush-hour", **{f"algorithm__{name}": value for name, value in changes.items()})
     for bootstraps in (True, False):
-        told = ends(PPOConfig(bootstrap_timeouts=bootstraps), terminated, truncated)
-        judged = advantages(reward, value, bootstrap, *told, discount=0.5, gae_lambda=1.0)
-        targets[bootstraps] = np.asarray(judged.value_target[0])
+        steps = dict.fromkeys(Transition._fields) | {"reward": reward, "value": value}
+        steps = Transition(**steps | {"terminated": terminated, "truncated": truncated})
+        rollout = Rollout(steps, bootstrap, loops=jnp.zeros(1, int), executed=jnp.zeros(1, int))
+        trainer = trainer_of(config=config, bootstrap_timeouts=bootstraps)
+        found = trainer._targets(trainer.init(seed=0), trainer.init(seed=0).env_state, rollout)
+        targets[bootstraps] = np.asarray(found.value_target[0])
     np.testing.assert_allclose(targets[True], [1, 10])  # the second teaches nothing: its value is its target
     np.testing.assert_allclose(targets[False], [1, 1])
 
 
-def test_imitation_has_none_of_these():
+@pytest.mark.parametrize("detail", [{"hard_resets": 2}, {"shuffle": "steps"}])
+def test_imitation_has_none_of_these(detail):
+    config, game = tiny("rush-hour", by="imitation"), game_named("rush-hour")
     with pytest.raises(ValueError, match="these are options of PPO"):
-        tiny(by="imitation", imitation__hard_resets=2)
+        Imitation(
+            config.algorithm,
+            environment(),
+            run_of(config).build,
+            4,
+            all_devices(1),
+            teacher=game.teacher(),
+            recipe=Recipe(**detail),
+        )
+
+
+def test_a_configuration_names_the_whole_recipe():
+    run = run_of(tiny(recipe="authors"), mesh=all_devices(1))
+    trainer = run.trainer_on(starter_bank("boxoban").on_device())
+    assert trainer.recipe == RECIPES["authors"]
+    assert trainer.recipe.initial == AUTHORS_INITIAL
+    assert trainer.recipe != Recipe() == RECIPES["default"]
+    ours, theirs = (
+        [run_of(tiny(recipe=recipe, seed=seed)).spec.init_weights(seed).fixed for seed in (0, 1)]
+        for recipe in ("default", "authors")
+    )
+    assert not (ours[0]["trunk"]["start"][...] == ours[1]["trunk"]["start"][...]).any()
+    np.testing.assert_array_equal(theirs[0]["trunk"]["start"][...], theirs[1]["trunk"]["start"][...])
+    with pytest.raises(ValueError, match="hard_resets is -1; it must be at least 0"):
+        Recipe(hard_resets=-1)

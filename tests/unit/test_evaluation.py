@@ -1,5 +1,6 @@
 """Intervals, bins, players that do not think, and levels played once each."""
 
+import importlib
 import pathlib
 from types import SimpleNamespace
 
@@ -13,15 +14,16 @@ from scipy.stats import bootstrap
 import looped_actor
 from looped_actor import Categorical, Packed, StopReason
 from looped_actor.evaluation.baselines import play_at_random, play_greedily
-from looped_actor.evaluation.results import length_bins, summary
 from looped_actor.evaluation.intervals import paired_difference, wilson, wilson_over_levels
 from looped_actor.evaluation.levels import play_levels
-from looped_actor.planning.depths import DISTRIBUTIONS, AskedActorCritic, AskedDepths
+from looped_actor.evaluation.results import length_bins, summarize
+from looped_actor.loop import Streaming
+from looped_actor.planning.depths import DISTRIBUTIONS, prescribed_depths
 from looped_actor.puzzles.banks import starter_bank
+from looped_actor.puzzles.boxoban.env import Boxoban
 from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
 from looped_actor.puzzles.boxoban.rules import BoxobanBoard
-from looped_actor.puzzles.build import generate
-from looped_actor.puzzles.envs import Boxoban
+from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.grid import Direction
 from looped_actor.puzzles.rush_hour.rules import RushHourBoard
 from looped_actor.robots.evaluation import RobotEpisode, RobotPlayer, RobotsPlayed
@@ -29,7 +31,7 @@ from looped_actor.robots.graded import Motion
 from looped_actor.runs.registry import run_of
 from tiny import tiny
 
-RESULTS = pathlib.Path(__file__).parents[2] / "results"
+ROOT = pathlib.Path(__file__).parents[2]
 
 
 @pytest.mark.parametrize(
@@ -136,12 +138,13 @@ def test_chance_needs_luck_and_time():
 def always(direction):
     """A policy that walks one way, in as many loops as there are boxes on its right half."""
 
-    def decide(observation, *, expected_loops=None, memory=None):
+    def decide(observation, *, expected_loops=None, carry=None):
         count = observation.shape[0]
         logits = jnp.broadcast_to(jax.nn.one_hot(direction, 4), (count, 4))
         loops = 1 + observation[:, :, 5:, 1].sum(axis=(1, 2)).astype(jnp.int32)
         stop = jnp.where(loops < 3, StopReason.CONVERGED, StopReason.CAP)
-        loop = SimpleNamespace(loops=loops, stop=stop, executed=loops.max() * count, latent=loops)
+        latent = loops[:, None].astype(jnp.float32)
+        loop = SimpleNamespace(loops=loops, stop=stop, executed=loops.max() * count, latent=latent)
         return SimpleNamespace(distribution=Categorical(logits), loop=loop)
 
     return decide
@@ -165,24 +168,30 @@ def test_each_level_is_played_once_by_the_rules():
             assert int(played.loops[level]) == weighted
 
 
-def test_a_benchmark_s_policy_thinks_as_long_as_it_is_asked_to():
+def test_a_benchmark_s_policy_takes_the_loops_that_are_prescribed(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    prescribed = importlib.import_module("prescribed")
     depths = jnp.array(DISTRIBUTIONS["boxoban"].draw(500))
     assert abs(float(depths.mean()) - 9.8) < 0.1
-    env = AskedDepths(Boxoban(starter_bank("boxoban").on_device(40)), depths, time_limit=6)
-    net = AskedActorCritic(run_of(tiny("boxoban")).build(nnx.Rngs(0)))
+    env = Boxoban(starter_bank("boxoban").on_device(40), time_limit=6)
+    config = tiny("boxoban", arm__halting__max_loops=16)
+    net = prescribed.PrescribedActor(run_of(config).build(nnx.Rngs(0)), depths)
     state = jax.vmap(env.start)(jnp.arange(30))
     state, _ = jax.vmap(env.step)(state, jnp.zeros(30, int))
-    observation = jax.vmap(env.observe)(state)
-    loops = net(observation.astype(jnp.float32), execution=Packed(8)).loop.loops
-    np.testing.assert_array_equal(loops, observation[:, 0, 0, -1])
-    assert len(np.unique(loops)) > 5
+    observation = jax.vmap(env.observe)(state).astype(jnp.float32)
+    expected = prescribed_depths(observation, depths)
+    assert len(np.unique(expected)) > 5
+    loops = net(observation, execution=Packed(8)).loop.loops
+    np.testing.assert_array_equal(loops, expected)
+    streamed = Streaming(8).decide(net.to_streaming(), observation)
+    np.testing.assert_array_equal(streamed.output.loops, expected)
 
 
 def test_a_summary_adds_up():
     bank = starter_bank("boxoban")
     env = Boxoban(bank.on_device(40), time_limit=6)
     played = jax.tree.map(np.asarray, play_levels(env, always(Direction.LEFT), jnp.arange(40), most_loops=5))
-    facts = summary(played, bank.columns["moves"][:40])
+    facts = summarize(played, bank.columns["moves"][:40])
     assert facts["levels"] == 40
     assert sum(row["levels"] for row in facts["by_optimal_moves"]) == 40
     assert sum(facts["loop_histogram"].values()) == 240 == facts["mean_steps"] * 40
@@ -215,7 +224,7 @@ def test_an_evaluation_of_robots_says_how_it_was_made(monkeypatch):
         RobotEpisode(t, n, s, [1], [0], still) for t, both in solved.items() for n, s in enumerate(both)
     ]
     monkeypatch.setattr(RobotPlayer, "play", lambda *_: RobotsPlayed(episodes, executed=4))
-    policy = looped_actor.load_policy(RESULTS / "robots" / "long" / "far-1.0")
+    policy = looped_actor.load_policy(ROOT / "results" / "robots" / "long" / "far-1.0")
     plain, noisy = (
         looped_actor.evaluate(policy, tasks=(1, 2), count=2, **a) for a in ({}, {"deviation": 0.1})
     )

@@ -337,6 +337,21 @@ def test_an_update_needs_the_memory_of_a_few_chunks_not_of_the_batch():
     assert whole.activations > 16 * latents
 
 
+def test_caps_end_decisions_earlier():
+    """Of six boards, those that would take more loops than their caps stop there; the others as before."""
+    model, observation = small_critic(), board(6, 5, 5)
+    rule = PolicyKL(threshold=0.003, max_loops=8)
+    free = model(observation, halting=rule)
+    assert (free.loop.loops > 2).any()
+    assert (free.loop.loops < 8).any()
+    for execution in (EarlyExit(), Packed(2)):
+        capped = model(observation, halting=rule, execution=execution, caps=jnp.full(6, 2))
+        np.testing.assert_array_equal(capped.loop.loops, np.minimum(free.loop.loops, 2))
+        unequal = jnp.array([2, 3, 4, 8, 9, 2])
+        capped = model(observation, halting=rule, execution=execution, caps=unequal)
+        np.testing.assert_array_equal(capped.loop.loops, np.minimum(free.loop.loops, unequal))
+
+
 def test_differences_are_a_third_of_what_is_seen():
     """Nets that see |state - goal| are those without, given it by hand."""
     state, goal = jax.random.normal(jax.random.key(0), (2, 4, 6))

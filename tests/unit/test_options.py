@@ -9,17 +9,18 @@ import yaml
 from looped_actor import CustomConfig, PolicyKL
 from looped_actor.analysis import caps
 from looped_actor.analysis.histogram import analyze_histogram
-from looped_actor.analysis.requests import CapsRequest, HistogramRequest
+from looped_actor.analysis.options import CapsOptions, HistogramOptions
 from looped_actor.cli.train import RunOptions
 from looped_actor.evaluation.options import EvaluationOptions
 from looped_actor.planning.chips import Topology
 from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
-from looped_actor.policy.policy import Policy
+from looped_actor.policy.policy import Policy, PolicySpec
 from looped_actor.policy.pretrained import PRETRAINED
 from looped_actor.runs.custom import evaluate_in_env
 from looped_actor.runs.load import load_policy
 from looped_actor.runs.presets import preset
-from looped_actor.runs.registry import run_of
+from looped_actor.runs.puzzle import evaluate_on_levels
+from looped_actor.runs.robots import evaluate_on_tasks
 from looped_actor.training.sharding import all_devices
 
 PUZZLE, ROBOT, OWN = preset("boxoban", "micro"), preset("cube-double", "micro"), CustomConfig()
@@ -28,22 +29,30 @@ PUZZLE, ROBOT, OWN = preset("boxoban", "micro"), preset("cube-double", "micro"),
 def policy_of(config):
     """As much of a policy as is looked at before anything is played."""
     policy = object.__new__(Policy)
-    policy.run = run_of(config)
+    policy.spec = PolicySpec(
+        config=config,
+        task=config.task,
+        arm=config.trained,
+        learner=config.learner,
+        build=lambda rngs: None,
+        observation=None,
+        statistics_shape=(),
+    )
     return policy
 
 
 @pytest.mark.parametrize("options", [{"tasks": (1, 2)}, {"tasks": (1, 2, 3, 4, 5)}, {"workers": 2}])
 def test_options_of_robots_are_refused_elsewhere(options):
-    request, (name,) = EvaluationOptions(**options), options
+    given, (name,) = EvaluationOptions(**options), options
     with pytest.raises(ValueError, match=f"boxoban has no robots: leave --{name} out"):
-        run_of(PUZZLE).play(policy_of(PUZZLE), request)
+        evaluate_on_levels(policy_of(PUZZLE), given, all_devices(1))
     with pytest.raises(ValueError, match=f"leave --{name} out"):
-        evaluate_in_env(policy_of(OWN), None, request, all_devices(1))
+        evaluate_in_env(policy_of(OWN), None, given, all_devices(1))
 
 
 def test_graded_goals_take_no_tasks():
     with pytest.raises(ValueError, match="--graded has goals of its own: leave --tasks out"):
-        run_of(ROBOT).play(policy_of(ROBOT), EvaluationOptions(graded=True, tasks=(1,)))
+        evaluate_on_tasks(policy_of(ROBOT), EvaluationOptions(graded=True, tasks=(1,)))
 
 
 @pytest.mark.parametrize(
@@ -55,23 +64,23 @@ def test_graded_goals_take_no_tasks():
     ],
 )
 def test_a_histogram_refuses_what_no_policy_needs(configs, options, said, tmp_path):
-    request = HistogramRequest(out=tmp_path, **options)
+    given = HistogramOptions(out=tmp_path, **options)
     with pytest.raises(ValueError, match=said):
-        analyze_histogram([policy_of(config) for config in configs], request, all_devices(1))
+        analyze_histogram([policy_of(config) for config in configs], given, all_devices(1))
 
 
 @pytest.mark.parametrize("least", [1, 3])
 def test_caps_keep_the_minimum_of_training(least, tmp_path, monkeypatch):
     policy = load_policy("rush-hour-micro")
-    policy.run.net.trunk.halting = PolicyKL(min_loops=least, max_loops=8)
+    policy.spec.net.trunk.halting = PolicyKL(min_loops=least, max_loops=8)
     played = []
 
-    def evaluated(subject, request, *_):
-        played.append(subject.policy.rule(request))
+    def evaluate(analysis, name, policy, options, step):
+        played.append(policy.spec.with_loop(options))
         return {"loops": 2.0, "levels": 1, "solved": 1, "success": 1.0, "interval_95": [0.2, 1.0]}
 
-    monkeypatch.setattr(caps, "evaluated", evaluated)
-    caps.analyze_caps([policy], CapsRequest(out=tmp_path, caps=(2, 8), fixed=(4,)), all_devices(1))
+    monkeypatch.setattr(caps.Analysis, "evaluate", evaluate)
+    caps.analyze_caps([policy], CapsOptions(out=tmp_path, caps=(2, 8), fixed=(4,)), all_devices(1))
     assert [rule.min_loops for rule in played] == [min(least, 2), least, 4]
 
 
@@ -80,9 +89,13 @@ def test_caps_keep_the_minimum_of_training(least, tmp_path, monkeypatch):
     [
         ({"task": "boxoban"}, "boxoban-micro-ppo-looped-seed0"),
         ({"task": "boxoban", "learner": "imitation"}, "boxoban-micro-imitation-looped-seed0"),
-        ({"task": "boxoban", "change": ("learner=imitation",)}, "boxoban-micro-imitation-looped-seed0"),
+        (
+            {"task": "boxoban", "change": ('algorithm={"type":"ImitationConfig"}',)},
+            "boxoban-micro-imitation-looped-seed0",
+        ),
+        ({"task": "boxoban", "arm": "iso-flops", "seed": 3}, "boxoban-micro-ppo-iso-flops-seed3"),
         ({"task": "cube-double", "arm": "mlp"}, "cube-double-micro-gciql-mlp-seed0"),
-        ({"task": "cube-double", "learn": "critics"}, "cube-double-micro-gciql-critics-seed0"),
+        ({"task": "cube-double", "arm": "critics"}, "cube-double-micro-gciql-critics-seed0"),
     ],
 )
 def test_the_default_folder_names_the_learner(options, name):
@@ -111,7 +124,7 @@ def test_looking_at_a_topology_changes_nothing(monkeypatch):
     """Debuggers and `repr` read properties: none may switch the platform of the process."""
     changed = []
     monkeypatch.setattr(jax.config, "update", lambda *setting: changed.append(setting))
-    chips = Topology.named("v5e:2x2")
+    chips = Topology.parse("v5e:2x2")
     for name in dir(chips):
         getattr(chips, name)
     assert changed == []

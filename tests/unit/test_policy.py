@@ -1,5 +1,6 @@
 """A policy as an object: compiled once, NumPy in and out, and an error where it cannot understand."""
 
+import dataclasses
 import json
 import pathlib
 import subprocess
@@ -8,13 +9,15 @@ import warnings
 
 import gymnasium
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from gymnasium.vector import AutoresetMode
 
 import looped_actor
-from looped_actor import FixedLoops, GoalObservation, Packed, PolicyKL
-from looped_actor.loop import EarlyExit
+from looped_actor import Carry, DiagonalGaussian, FixedLoops, GoalObservation, Packed, PolicyKL, PolicyOutput
+from looped_actor.evaluation.options import LoopOptions
+from looped_actor.loop import EarlyExit, LatentResidual
 from looped_actor.policy.policy import Policy
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
@@ -58,8 +61,11 @@ def test_nothing_is_compiled_after_the_first_call_of_a_shape(policy):
     for call in calls:
         for seed in (1, 0, 1):
             jax.block_until_ready(call(seed))
-    # What is the default needs no program of its own, and other weights of the same net need none.
-    policy.act(boards(4), execution=Packed(), halting=policy.halting)
+    # What is the default needs no program of its own, and other weights of the same net need none. Nor does a
+    # carry that holds nothing: an episode of a policy that carries no latent is one program.
+    acted = policy.act(boards(4), execution=Packed(), halting=policy.halting)
+    policy.act(boards(4), carry=acted.carry)
+    policy(boards(4), carry=acted.carry)
     doubled = jax.tree.map(lambda leaf: 2 * np.asarray(leaf), policy.weights)
     policy.with_weights(doubled).act(boards(4))
     assert compilations() == before
@@ -122,10 +128,10 @@ def test_a_call_wants_a_batch(policy):
 
 
 def test_robots_act_within_their_bounds():
-    run = run_of(preset("cube-double", "micro"))
-    weights = run.new_weights()
+    spec = run_of(preset("cube-double", "micro")).spec
+    weights = spec.init_weights()
     large = jax.tree.map(lambda leaf: 30 * leaf, weights.parameters)
-    policy = Policy(run, weights._replace(parameters=large))
+    policy = Policy(spec, weights._replace(parameters=large))
     state, goal = np.random.default_rng(0).normal(size=(2, 37)).astype(np.float32)
     acted = policy.act(GoalObservation(state, goal), halting=FixedLoops(2))
     assert acted.action.shape == (5,)
@@ -152,7 +158,7 @@ def test_it_predicts_as_evaluation_helpers_expect(policy):
         np.testing.assert_array_equal(actions, policy.act(observations).action)
         observations, _, terminated, truncated, _ = envs.step(actions)
         episode_starts = terminated | truncated
-    assert states is None
+    assert states.is_empty
     drawn = [policy.predict(observations, deterministic=False)[0] for _ in range(8)]
     assert len({tuple(actions) for actions in drawn}) > 1
 
@@ -172,7 +178,7 @@ def test_other_types_of_numbers_are_cast_and_not_compiled_for(policy):
 
 
 def test_what_is_not_finite_is_warned_of_once(policy):
-    policy = policy.with_start(None).with_weights(policy.weights)  # one that has not warned yet
+    policy = policy.with_carry(None).with_weights(policy.weights)  # one that has not warned yet
     seen = boards(1)[0].astype(np.float32)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
@@ -189,7 +195,7 @@ def test_a_policy_shows_what_it_is(policy):
     shown = repr(looped_actor.load_policy("rush-hour-micro"))
     card = "task='rush-hour', arm='looped', board=(5, 5), max_loops=8, parameters="
     assert shown.startswith(f"Policy('rush-hour-micro', {card}")
-    robot = run_of(preset("cube-double", "micro", "mlp"))
+    robot = run_of(preset("cube-double", "micro", "mlp")).spec
     assert "board" not in repr(Policy(robot, robot.weights_like))
     assert "max_loops" not in repr(Policy(robot, robot.weights_like))
 
@@ -198,6 +204,7 @@ MISTAKES = {
     "act(seen, key=0)": "key is 0: give jax.random.key(0)",
     "act(seen, halting=32)": "halting is 32: give a rule, as FixedLoops(32)",
     "act(seen, execution='packed')": "execution is 'packed': give one such as Packed()",
+    "act(seen, carry=3)": "carry must be that of the last call for the same 1 episodes, or None",
     "act((seen, {}))": "its first part, as in `observation, info = env.reset()`",
     "act([[1, 2], [3]])": "not what this policy reads",
     "__call__(seen[None], halting=3)": "halting is 3: give a rule",
@@ -237,3 +244,100 @@ print(json.dumps(said))
         assert message in said[call], call
         assert said[call].startswith("ValueError: "), call
         assert len(said[call].splitlines()) == 1
+
+
+SPEC = run_of(preset("rush-hour", "micro")).spec
+ROBOT = run_of(preset("cube-double", "micro")).spec
+
+
+def test_inputs_are_named_arrays_of_one_observation():
+    assert SPEC.inputs() == {"observation": jax.ShapeDtypeStruct(BOARD, np.uint8)}
+    assert SPEC.inputs((6, 8)) == {"observation": jax.ShapeDtypeStruct((6, 8, 7), np.uint8)}
+    vector = jax.ShapeDtypeStruct((37,), np.float32)
+    assert list(ROBOT.inputs().items()) == [("state", vector), ("goal", vector)]
+    arrays = [np.zeros(37), np.ones(37)]
+    assert ROBOT.to_observation(arrays) == GoalObservation(*arrays)
+    assert SPEC.to_observation(arrays[:1]) is arrays[0]
+    assert (SPEC.board, ROBOT.board) == ((5, 5), None)
+
+
+@pytest.mark.parametrize(
+    ("config", "board", "message"),
+    [
+        (preset("cube-double", "micro"), (5, 5), "board"),
+        (preset("rush-hour", "micro"), (0, 5), "a board of 0 x 5 has no cells"),
+        (preset("rush-hour", "micro", "drc"), (6, 6), r"plays boards of \(5, 5\), and no others"),
+    ],
+)
+def test_a_board_that_a_policy_does_not_read_is_refused(config, board, message):
+    with pytest.raises(ValueError, match=message):
+        run_of(config).spec.inputs(board)
+
+
+def test_outputs_are_named_arrays_of_a_batch():
+    weights, seen = SPEC.init_weights(), boards(3)
+    output = Policy(SPEC, weights)(seen)
+    outputs = SPEC.outputs(output)
+    assert list(outputs) == ["action", "logits", "value"]
+    np.testing.assert_array_equal(outputs["action"], output.distribution.mode())
+    np.testing.assert_array_equal(outputs["logits"], output.distribution.logits)
+    np.testing.assert_array_equal(outputs["value"], output.value)
+    mean = jnp.array([[-3.0, 0.0, 0.5, 1.0, 2.0]])
+    outputs = ROBOT.outputs(PolicyOutput(DiagonalGaussian(mean, jnp.zeros((1, 5)))))
+    assert list(outputs) == ["action", "mean"]
+    np.testing.assert_array_equal(outputs["action"], [[-1, 0, 0.5, 1, 1]])  # as the environment takes them
+    np.testing.assert_array_equal(outputs["mean"], mean)
+
+
+def test_initial_weights_are_those_of_a_seed():
+    one, again, other = (SPEC.init_weights(seed) for seed in (0, 0, 1))
+    assert one.checksum == again.checksum != other.checksum
+    like = jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), SPEC.weights_like)
+    assert jax.tree.map(lambda leaf: (leaf.shape, leaf.dtype), one) == like
+    assert one.statistics.mean.shape == SPEC.statistics_shape == (7,)
+    assert SPEC.parameters == sum(leaf.size for leaf in jax.tree.leaves(one.parameters))
+
+
+@pytest.mark.parametrize(
+    ("arm", "options", "rule"),
+    [
+        ("looped", {}, None),
+        ("looped", {"carry_latent": True}, None),
+        ("looped", {"max_loops": 32}, PolicyKL(max_loops=32)),
+        ("looped", {"max_loops": 1}, PolicyKL(min_loops=1, max_loops=1)),
+        ("looped", {"threshold": 0.0, "min_loops": 4}, PolicyKL(threshold=0.0, min_loops=4, max_loops=8)),
+        ("fixed-4", {"max_loops": 9}, FixedLoops(9)),
+        ("fixed-4", {"threshold": 0.1}, PolicyKL(threshold=0.1, max_loops=4)),
+    ],
+)
+def test_options_of_the_loop_change_the_rule_of_training(arm, options, rule):
+    assert run_of(preset("rush-hour", "micro", arm)).spec.with_loop(LoopOptions(**options)) == rule
+
+
+def test_a_rule_of_another_kind_keeps_its_kind():
+    config = preset("rush-hour", "micro")
+    config = dataclasses.replace(config, arm=dataclasses.replace(config.arm, halting=LatentResidual()))
+    changed = run_of(config).spec.with_loop(LoopOptions(max_loops=3))
+    assert changed == LatentResidual(max_loops=3)
+    stack = run_of(preset("rush-hour", "micro", "iso-flops")).spec
+    with pytest.raises(ValueError, match="iso-flops does not loop: its depth cannot be changed"):
+        stack.with_loop(LoopOptions(max_loops=3))
+
+
+def test_a_carry_is_that_of_the_same_episodes(policy):
+    with pytest.raises(ValueError, match="carry must be that of the last call for the same 4 episodes"):
+        policy.act(boards(4), carry=Carry(np.zeros((3, 0)), np.ones(3, bool)))
+    carried = policy.with_carry(True)
+    first = carried.act(boards(4))
+    assert not first.carry.is_empty
+    assert first.carry.latent.shape[0] == 4
+    second = carried.act(boards(4), carry=first.carry)
+    np.testing.assert_array_equal(carried.act(boards(4), carry=None).loops, first.loops)
+    begun = carried.act(boards(4), carry=second.carry.restart(np.ones(4, bool)))
+    np.testing.assert_array_equal(begun.loops, first.loops)
+    np.testing.assert_array_equal(begun.action, first.action)
+    # An empty carry is that of a policy which carries nothing: episodes begin.
+    np.testing.assert_array_equal(
+        carried.act(boards(4), carry=policy.act(boards(4)).carry).loops, first.loops
+    )
+    assert policy.act(boards(4)).carry.is_empty

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from looped_actor.loop import (
+    Carry,
     Categorical,
     EarlyExit,
     FixedLoops,
@@ -18,7 +19,9 @@ from looped_actor.loop import (
     PolicyKL,
     StopReason,
     UnitGaussian,
+    empty_carry,
     run_loop,
+    zero_carry,
 )
 from looped_actor.loop.packing import MAX_MICROBATCHES_TOGETHER, even_microbatches
 
@@ -159,3 +162,50 @@ def test_microbatches_leave_little_to_be_padded():
         assert padding <= 0.1 * batch + 1, (batch, wish)
         if batch % 64 == 0 and wish >= 2:
             assert padding == 0
+
+
+def test_a_carry_starts_from_the_last_latent_except_in_new_episodes():
+    z0 = jnp.full((3, 2), 5.0)
+    carry = zero_carry(jax.eval_shape(lambda: z0))
+    assert not carry.is_empty
+    np.testing.assert_array_equal(carry.initial_latent(z0), z0)  # all episodes begin
+    latent = jnp.arange(6.0).reshape(3, 2)
+    carry = carry.update(latent, jnp.array([False, True, False]))
+    np.testing.assert_array_equal(carry.initial_latent(z0), [[0, 1], [5, 5], [4, 5]])
+    carry = carry.restart(np.array([True, False, False]))
+    np.testing.assert_array_equal(carry.reset, [True, True, False])
+    np.testing.assert_array_equal(carry.initial_latent(z0), [[5, 5], [5, 5], [4, 5]])
+    carry = carry.update(latent)  # no episode ended
+    np.testing.assert_array_equal(carry.initial_latent(z0), latent)
+
+
+def test_an_empty_carry_changes_nothing_but_its_flags():
+    z0, carry = jnp.full((3, 2), 5.0), empty_carry(3)
+    assert carry.is_empty
+    assert carry.latent.shape == (3, 0)
+    assert carry.initial_latent(z0) is z0
+    after = carry.update(2 * z0, jnp.array([False, True, False]))
+    assert after.is_empty
+    np.testing.assert_array_equal(after.reset, [False, True, False])
+    assert after.initial_latent(z0) is z0
+    assert after.restart(np.ones(3, bool)).is_empty
+    # Both kinds are pytrees of two arrays, rows first, so that rows are chosen and written in the same way.
+    for one in (carry, zero_carry(z0)):
+        assert [leaf.shape[0] for leaf in jax.tree.leaves(one)] == [3, 3]
+
+
+def test_gradients_stop_at_a_carry():
+    def loss(z0, latent):
+        carry = Carry(latent, jnp.array([True, False]))
+        return (carry.initial_latent(z0) ** 2).sum()
+
+    into_z0, into_latent = jax.grad(loss, argnums=(0, 1))(jnp.ones((2, 2)), jnp.ones((2, 2)))
+    np.testing.assert_array_equal(into_z0, [[2, 2], [0, 0]])
+    np.testing.assert_array_equal(into_latent, jnp.zeros((2, 2)))
+
+
+def test_a_carry_keeps_the_type_of_its_latent():
+    carry = zero_carry(jax.ShapeDtypeStruct((2, 3), jnp.float32))
+    carry = carry.update(jnp.ones((2, 3), jnp.bfloat16))
+    assert carry.latent.dtype == jnp.float32
+    assert carry.initial_latent(jnp.zeros((2, 3), jnp.bfloat16)).dtype == jnp.bfloat16

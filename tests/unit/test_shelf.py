@@ -19,7 +19,7 @@ import looped_actor
 from looped_actor.cli.shared import changes_of
 from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
 from looped_actor.policy.export import make_card
-from looped_actor.policy.pretrained import FILES, PRETRAINED, pretrained_names, locate
+from looped_actor.policy.pretrained import FILES, PRETRAINED, locate, pretrained_names
 from looped_actor.runs.presets import preset
 from looped_actor.utils.codec import replace_fields
 from looped_actor.utils.tensors import PolicyError
@@ -38,33 +38,39 @@ def test_what_comes_with_the_package_does_what_its_card_says(name):
     assert abs(facts["success"] - card.success) < 0.2  # three deviations of sixty at the least sure
 
 
-def test_a_card_s_command_trains_that_policy():
+def with_hidden_width(config):
+    """The configuration with the hidden width of its core as a number, as version 0.2 had it by a rule."""
+    core = dataclasses.replace(config.arm.core, hidden=config.arm.core.hidden_width)
+    return dataclasses.replace(config, arm=dataclasses.replace(config.arm, core=core))
+
+
+@pytest.mark.parametrize("name", pretrained_names())
+def test_a_card_s_command_trains_that_policy(name):
     """The command of each card makes the configuration that stands beside it."""
-    for name in pretrained_names():
-        card, config = read_card(PRETRAINED / name), looped_actor.load_policy(name).config
-        program, command, *words = shlex.split(card.trained)
-        assert (program, command) == ("looped-actor", "train")
-        options = argparse.ArgumentParser()
-        options.add_argument("task")
-        options.add_argument("--learner", default="ppo")
-        options.add_argument("--seed", type=int, default=0)
-        options.add_argument("--set", nargs="+", default=[])
-        given = options.parse_args(words)
-        made = preset(given.task, "micro", "looped", given.learner)
-        changes = {**changes_of(tuple(given.set)), "seed": given.seed}
-        # The arm `drc`, which has another net, had other sizes when some were trained.
-        assert replace_fields(made, changes) == dataclasses.replace(config, drc=made.drc), name
+    card, config = read_card(PRETRAINED / name), looped_actor.load_policy(name).config
+    program, command, *words = shlex.split(card.trained)
+    assert (program, command) == ("looped-actor", "train")
+    options = argparse.ArgumentParser()
+    options.add_argument("task")
+    options.add_argument("--learner", default="ppo")
+    options.add_argument("--seed", type=int, default=0)
+    options.add_argument("--set", nargs="+", default=[])
+    given = options.parse_args(words)
+    made = preset(given.task, "micro", "looped", given.learner)
+    changes = {**changes_of(tuple(given.set)), "seed": given.seed}
+    assert with_hidden_width(replace_fields(made, changes)) == with_hidden_width(config)
 
 
 def test_an_evaluation_says_by_which_options_it_was_made():
     policy = looped_actor.load_policy("rush-hour-micro")
     plain, other = (
         looped_actor.evaluate(policy, count=4, **asked)
-        for asked in ({}, {"min_loops": 3, "threshold": 0.01, "start": "carried"})
+        for asked in ({}, {"min_loops": 3, "threshold": 0.01, "carry_latent": True})
     )
     assert (plain["min_loops"], plain["options"]) == (2, {"count": 4})
-    changed = {"count": 4, "min_loops": 3, "threshold": 0.01, "start": "carried"}
+    changed = {"count": 4, "min_loops": 3, "threshold": 0.01, "carry_latent": True}
     assert (other["min_loops"], other["options"]) == (3, changed)
+    assert (plain["start"], other["start"]) == ("fixed", "carried")
     assert len(plain["outcomes"]) == 4
     assert plain["outcomes"].count("+") == plain["solved"]
 
@@ -79,7 +85,7 @@ def test_a_card_is_front_matter_that_a_hub_reads_and_words(tmp_path):
     assert entry["results"][0]["metrics"][0]["value"] == pytest.approx(card.success, abs=1e-4)
     assert read_card(tmp_path) == card
     write_card(dataclasses.replace(card, success=None, interval_95=None), "mine", tmp_path)
-    assert "No one has measured it" in (tmp_path / CARD_FILE).read_text()
+    assert "Not measured yet" in (tmp_path / CARD_FILE).read_text()
     (tmp_path / CARD_FILE).write_text(text.replace(f"{KEY}:", "other:"))
     with pytest.raises(ValueError, match="front matter is damaged"):
         read_card(tmp_path)

@@ -175,8 +175,9 @@ class PPO(Trainer):
     def iterate(self, state: OnlineState) -> tuple[OnlineState, dict[str, Array]]:
         if self.host_rollouts is None:
             return self._iterate_jit(self.vector, state)
+        first_step = int(self._first_step(state))
         env_state, rollout = self.host_rollouts.collect(
-            self.learner.definition, state.weights, state.env_state, state.root, self._first_step(state)
+            self.learner.definition, state.weights, state.env_state, state.root, first_step
         )
         return self._learn_jit(None, state, env_state, rollout)
 

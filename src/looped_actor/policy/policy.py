@@ -436,9 +436,7 @@ class Policy:
         rows = len(jax.tree.leaves(observation)[0])
         if not isinstance(carry, Carry) or np.shape(carry.reset) != (rows,):
             raise UserError(f"carry must be that of the last call for the same {rows} episodes, or None")
-        if carry.is_empty and self.carry_latent:
-            return None
-        return carry
+        return None if carry.is_empty else carry  # an empty one needs no program of its own
 
 
 def _check_options(halting: Any, execution: Any, key: Any = None) -> None:
