@@ -1,4 +1,4 @@
-"""The reference pages of the handbook, from the code: python docs/tools/reference.py writes them anew."""
+"""Write the reference pages of the documentation from the code: python docs/tools/reference.py."""
 
 import ast
 import dataclasses
@@ -14,27 +14,30 @@ from typing import Any
 import docstring_parser
 import tyro
 
-from looped_actor.cli.main import made
-from looped_actor.utils.codec import to_json
+from looped_actor.cli.main import make_app
+from looped_actor.runs.config import CustomConfig
 from looped_actor.runs.presets import preset
+from looped_actor.utils.codec import to_json
 
 DOCS = pathlib.Path(__file__).parents[1]
 FROM_CODE = "<!-- Made from the code by docs/tools/reference.py: change it there. -->\n\n"
 
 
 def commands_page() -> str:
-    """Every command with its options."""
+    """Return the page of all commands and their options."""
     text = (
-        "# Commands\n\nEach has `--help`, which says the same. Options that take several values take them "
-        "with spaces between; an option is given once.\n"
+        "# Commands\n\nThis page lists every command and every option, as `looped-actor COMMAND --help` shows "
+        "them. Give each option once; options that take several values take them separated by spaces. "
+        "`PATH` of a policy is the folder of a run, the folder of a policy, or a name that `looped-actor "
+        "pretrained` lists.\n"
     )
-    for name, function in commands(made()):
+    for name, function in commands(make_app()):
         text += f"\n## looped-actor {name}\n\n{_described(function)}"
     return FROM_CODE + text
 
 
 def commands(group: Any, before: str = "") -> Iterator[tuple[str, Any]]:
-    """The commands of a group and of the groups in it, by what is typed."""
+    """Yield the commands of a group and of its subgroups, as they are typed."""
     for name, spec in group._subcommands.items():
         if isinstance(spec.target, tyro.extras.SubcommandApp):
             yield from commands(spec.target, f"{before}{name} ")
@@ -105,36 +108,48 @@ def _type(kind: Any) -> str:
     return names.get(kind, getattr(kind, "__name__", str(kind)))
 
 
-PARTS = (
-    ("boxoban", "Puzzles, online", ""),
-    ("rush-hour", "Levels of Rush Hour", "levels.recipe"),
-    ("cube-double", "Robots, offline", ""),
-)
-"""A task whose fields are shown, what to call them, and the only section of them, if not all."""
+SCALES = ("micro", "small", "paper")
 
 
 def configuration_page() -> str:
-    """Every field of a run's configuration, with its values in the presets."""
+    """Return the page of all fields of a run's configuration, with their values in the presets."""
     text = (
-        "# Configuration\n\nWhat `config.json` of a run holds, and what `--set FIELD=VALUE` of `looped-actor "
-        "train` and `reproduce run` changes. `looped-actor train TASK --dry-run` lists the values of a run. "
-        "In Python, these are frozen dataclasses that check themselves: `preset(task, scale, arm)` of "
-        "`looped_actor.runs.presets` makes one, and `replaced(config, {'ppo.epochs': 2})` of "
-        "`looped_actor.utils.codec` changes it.\n"
+        "# Configuration\n\nThis page lists every field of a run, its meaning and its values in the presets. "
+        "`config.json` in the folder of a run holds them. Change one with `--set FIELD=VALUE` of "
+        "`looped-actor train`, `plan` and `reproduce run`; `looped-actor train TASK --dry-run` prints the "
+        "values of a run.\n\nIn Python, configurations are frozen dataclasses that validate themselves:\n\n"
+        "```python\nfrom looped_actor import preset\nfrom looped_actor.utils.codec import replace_fields\n\n"
+        'config = preset("boxoban", "micro", "looped")\n'
+        'config = replace_fields(config, {"algorithm.epochs": 2, "arm.halting.max_loops": 12})\n```\n\n'
+        "Empty cells are fields without a value: None, or an empty text.\n"
     )
-    for task, title, only in PARTS:
-        scales = {scale: _flat(preset(task, scale)) for scale in ("micro", "small", "paper")}
-        text += f"\n## {title}\n\nValues are those of the presets of `{task}`, arm `looped`.\n"
-        for section, config in _sections(preset(task, "micro")):
-            if only not in ("", section):
-                continue
-            text += f"\n### {section or 'the run'}\n\n{_first_line(config)}\n\n"
-            text += "| field | micro | small | paper | |\n|---|---|---|---|---|\n"
-            about = field_docs(type(config))
-            for name, path, _ in _values(section, config):
-                values = [flat.get(path, "") for flat in scales.values()]
-                text += _row(f"`{path}`", *values, about.get(name, ""))
+    puzzle = {scale: preset("boxoban", scale) for scale in SCALES}
+    imitation = {scale: preset("boxoban", scale, "looped", "imitation") for scale in SCALES}
+    rush_hour = {scale: preset("rush-hour", scale) for scale in SCALES}
+    robot = {scale: preset("cube-double", scale) for scale in SCALES}
+    text += "\n## Puzzles\n\nValues are those of `boxoban`, arm `looped`, by PPO.\n" + _tables(puzzle)
+    text += "\n## Puzzles, by imitation\n\nOnly `algorithm` differs.\n" + _tables(imitation, "algorithm")
+    text += "\n## Levels of Rush Hour\n\nOnly the recipe differs in its fields.\n"
+    text += _tables(rush_hour, "levels.recipe")
+    text += "\n## Robots, offline\n\nValues are those of `cube-double`, arm `looped`.\n" + _tables(robot)
+    text += "\n## Custom environments\n\nValues are the defaults of `CustomConfig`. The fields of `algorithm` "
+    text += "are those of puzzles by PPO.\n" + _tables({"default": CustomConfig()}, "")
     return FROM_CODE + text
+
+
+def _tables(configs: dict[str, Any], only: str | None = None) -> str:
+    """Return a table for each section of configurations that differ in values, or for one section."""
+    flat = [_flat(config) for config in configs.values()]
+    text = ""
+    for section, config in _sections(next(iter(configs.values()))):
+        if only is not None and only != section:
+            continue
+        text += f"\n### {section or 'the run'}\n\n{_first_line(config)}\n\n"
+        text += f"| field | {' | '.join(configs)} | |\n|---|{'---|' * len(configs)}---|\n"
+        about = field_docs(type(config))
+        for name, path, _ in _values(section, config):
+            text += _row(f"`{path}`", *(values.get(path, "") for values in flat), about.get(name, ""))
+    return text
 
 
 def _sections(config: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -154,7 +169,7 @@ def _flat(config: Any) -> dict[str, str]:
 
 
 def _values(section: str, config: Any) -> Iterator[tuple[str, str, Any]]:
-    """Name, path and value of the fields of a section that are no sections themselves."""
+    """Yield name, path and value of the fields of a section that are not sections themselves."""
     for entry in dataclasses.fields(config):
         value = getattr(config, entry.name)
         if not dataclasses.is_dataclass(value):
@@ -162,7 +177,7 @@ def _values(section: str, config: Any) -> Iterator[tuple[str, str, Any]]:
 
 
 def field_docs(kind: type) -> dict[str, str]:
-    """What is written under the fields of a dataclass, those of its ancestors included."""
+    """Return the descriptions under the fields of a dataclass, including inherited ones."""
     found: dict[str, str] = {}
     for ancestor in reversed(kind.__mro__[:-1]):
         try:
@@ -188,11 +203,11 @@ def _row(*cells: str) -> str:
 
 
 EXAMPLE = re.compile(r"<!-- (examples/\w+\.py) -->\n\n```python\n(.*?)```", re.DOTALL)
-"""A page shows an example whole, after this comment."""
+"""An example that a page shows in full, after this comment."""
 
 
 def with_examples(page: str) -> str:
-    """A page with the examples that it shows as they are now."""
+    """Return a page with the current text of the examples that it shows."""
 
     def shown(found: re.Match) -> str:
         return f"<!-- {found[1]} -->\n\n```python\n{(DOCS.parent / found[1]).read_text()}```"
@@ -201,7 +216,7 @@ def with_examples(page: str) -> str:
 
 
 def pages() -> dict[str, str]:
-    """Every page as it should be, by its name."""
+    """Return the text that every page should have, by name."""
     made = {"commands.md": commands_page(), "configuration.md": configuration_page()}
     return {path.name: with_examples(path.read_text()) for path in sorted(DOCS.glob("*.md"))} | made
 

@@ -47,7 +47,7 @@ def test_a_policy_that_is_called_step_by_step_plays_what_an_evaluation_plays():
 
     played, fixed = evaluation(), []
     for level in range(LEVELS):
-        state, carry, loops = env.start(jnp.int32(level)), None, []
+        state, carry, loops = env.reset_to(jnp.int32(level)), None, []
         for _ in range(env.time_limit):
             observation = np.asarray(env.observe(state))
             action = policy.act(observation, carry=carry)
@@ -65,7 +65,7 @@ def test_a_policy_that_is_called_step_by_step_plays_what_an_evaluation_plays():
 def test_a_batch_carries_each_episode_and_a_fresh_one_starts_anew():
     policy = trained()
     env = environment(LEVELS)
-    boards = np.stack([env.observe(env.start(jnp.int32(level))) for level in range(4)])
+    boards = np.stack([env.observe(env.reset_to(jnp.int32(level))) for level in range(4)])
     fresh = policy.act(boards)
     carried = policy.act(boards, carry=fresh.carry)
     assert (carried.loops <= fresh.loops).all()

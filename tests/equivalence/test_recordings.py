@@ -113,7 +113,7 @@ def test_the_table_of_difficulty_counts_every_decision():
 
 def observe(bank):
     env = BOXOBAN.environment(bank.on_device(20), 9)
-    observations = np.asarray(jax.vmap(lambda level: env.observe(env.start(level)))(jnp.arange(20)))
+    observations = np.asarray(jax.vmap(lambda level: env.observe(env.reset_to(level)))(jnp.arange(20)))
     return lambda first, last: observations[first:last]
 
 

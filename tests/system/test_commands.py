@@ -1,4 +1,4 @@
-"""The commands and the example, run as a user runs them."""
+"""The command line: completion, help, plans, and input that is refused."""
 
 import json
 import os
@@ -24,12 +24,13 @@ UNOPTIMISED = {"XLA_FLAGS": QUICK_TO_COMPILE}  # where compiling is most of the 
 
 
 def run(*command: str, **environment: str) -> subprocess.CompletedProcess:
+    """Run a process to its end, with the compiler's default flags unless others are given."""
     clean = {k: v for k, v in os.environ.items() if k != "XLA_FLAGS"} | environment
     return subprocess.run(command, capture_output=True, text=True, timeout=900, env=clean, cwd=ROOT)
 
 
 def command(monkeypatch, *words):
-    """A command as typed, in this process: starting another for each would take most of the time."""
+    """Run a command in this process: starting another for each would take most of the time."""
     from looped_actor.cli.main import main
 
     monkeypatch.setattr("sys.argv", ["looped-actor", *words])
@@ -38,12 +39,13 @@ def command(monkeypatch, *words):
 
 
 WITH_EXAMPLES = [
-    ["models"],
-    *(["bench", name] for name in ("loop", "act", "train", "eval")),
-    *(["analyse", name] for name in ("probes", "difficulty", "histogram", "caps", "plot")),
+    ["plan"],
+    ["pretrained"],
+    *(["analyze", name] for name in ("probes", "difficulty", "histogram", "caps", "plot")),
     ["replay"],
     ["compare"],
     ["serve"],
+    ["reproduce", "theorem"],
 ]
 
 
@@ -59,14 +61,14 @@ def test_a_shell_completes_what_is_typed(line, completed):
     assert (done.returncode, done.stdout.strip()) == (0, completed), done.stderr
 
 
-def test_the_version_is_told():
+def test_the_version_is_printed():
     done = run(*COMMAND, "--version")
     assert (done.returncode, done.stdout) == (0, f"looped-actor {__version__}\n")
 
 
-@pytest.mark.parametrize("command", [[], ["bench"], *WITH_EXAMPLES])
+@pytest.mark.parametrize("command", [[], ["analyze"], *WITH_EXAMPLES])
 def test_help_is_fast_and_shows_an_example(command):
-    """Fast since neither JAX nor Flax is imported, which take most of a second start."""
+    """JAX and Flax, which take most of a start, are not imported."""
     done = run(sys.executable, "-X", "importtime", "-m", "looped_actor", *command, "--help")
     assert done.returncode == 0, done.stderr
     imported = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
@@ -78,59 +80,55 @@ def test_help_is_fast_and_shows_an_example(command):
         assert "Example: looped-actor " + " ".join(command) in done.stdout
 
 
-def test_models_as_json():
-    done = run(*COMMAND, "models", "rush-hour", "--batch", "8", "--json", **UNOPTIMISED)
+def test_a_plan_as_json():
+    done = run(*COMMAND, "plan", "rush-hour", "--json", "--set", "algorithm.minibatch=8", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    table = json.loads(done.stdout)
-    assert set(table["arms"]) == {
-        "looped",
-        "iso-params",
-        "iso-flops",
-        "drc",
-        "fixed-4",
-        "fixed-8",
-        "fixed-16",
-    }
-    looped = table["arms"]["looped"]
-    assert looped["flops_at_1"] < looped["flops_at_mean"] < looped["flops_at_max"]
-    assert looped["update_bytes"] > 0
+    plan = json.loads(done.stdout)
+    arms = plan["arms"]
+    assert set(arms) == {"looped", "iso-params", "iso-flops", "drc"}
+    looped, params = arms["looped"], arms["iso-params"]
+    assert looped["parameters"] == params["parameters"] == plan["parameters"]
+    assert looped["flops_per_decision"] == plan["flops_per_decision"]
+    assert params["flops_per_decision"] < looped["flops_per_decision"] < looped["flops_per_step"]
+    assert (params["max_loops"], looped["max_loops"]) == (1, plan["max_loops"])
+    assert plan["update_bytes"] > 0
+    assert plan["seconds"] is None
+
+
+def test_a_plan_as_tables():
+    done = run(*COMMAND, "plan", "rush-hour", "--scale", "paper", COLUMNS="120", **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    for words in ("528,003", "drc", "parameters that are trained", "MFLOPs", "memory: a gradient"):
+        assert words in done.stdout
 
 
 @thorough
-def test_models_as_a_table():
-    done = run(*COMMAND, "models", "rush-hour", "--batch", "8", COLUMNS="120", **UNOPTIMISED)
+def test_gradients_are_timed(tmp_path):
+    script = [sys.executable, str(ROOT / "benchmarks" / "gradient.py"), "--out", str(tmp_path / "timings.json")]
+    done = run(*script, "--batch", "8", "--microbatch", "4", "--rounds", "1", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    assert "528,003" in done.stdout
-    assert "drc" in done.stdout
-
-
-@thorough
-def test_bench_loop_as_json():
-    done = run(
-        *COMMAND, "bench", "loop", "--batch", "8", "--chunk", "4", "--rounds", "1", "--json", **UNOPTIMISED
-    )
-    assert done.returncode == 0, done.stderr
-    timings = json.loads(done.stdout)
+    timings = json.loads((tmp_path / "timings.json").read_text())["timings"]
     assert set(timings) == {"boxoban", "rush_hour", "easy"}
     for timing in timings.values():
         assert timing["packed_over_frozen"] > 0
         assert timing["iso_flops_over_frozen"] > 0
-        assert timing["executed_over_asked"] >= 1
+        assert timing["executed_over_needed"] >= 1
     assert timings["easy"]["packed_over_frozen"] < 0.7, "a quarter of the loops cannot take this long"
 
 
 @pytest.mark.parametrize(
     ("command", "message"),
     [
-        (["models", "chess"], "boxoban"),
-        (["models", "--batch", "0"], "--batch is 0; it must be at least 1"),
-        (["bench", "loop", "--chunk", "0"], "chunk is 0; it must be at least 1"),
-        (["bench", "loop", "--rounds", "none"], "rounds"),
-        (["nothing"], "models"),
+        (["plan", "chess"], "boxoban"),
+        (["plan", "boxoban", "--set", "algorithm.minibatch=0"], "minibatch is 0; it must be at least 1"),
+        (["plan", "boxoban", "--rounds", "0"], "rounds is 0; it must be at least 1"),
+        (["plan", "boxoban", "--rounds", "none"], "rounds"),
+        (["plan"], "which environment?"),
+        (["nothing"], "train"),
     ],
 )
 def test_mistakes_end_in_a_message(command, message):
-    done = run(*COMMAND, *command)
+    done = run(*COMMAND, *command, COLUMNS="200")
     assert done.returncode == 2
     assert message in done.stderr + done.stdout
     assert "Traceback" not in done.stderr
@@ -146,16 +144,16 @@ def test_mistakes_end_in_a_message(command, message):
         (["--out={tmp_path}/file/run"], "is a file, not a folder"),
     ],
 )
-def test_places_that_cannot_be_written_are_refused_before_jax_is_imported(out, message, tmp_path):
+def test_paths_that_cannot_be_written_are_refused_before_jax_is_imported(out, message, tmp_path):
     (tmp_path / "file").touch()
     words = [word.format(tmp_path=tmp_path) for word in out]
     environment = {**os.environ, "PYTHONPROFILEIMPORTTIME": "1"}
     done = subprocess.run(
         [*COMMAND, "train", "boxoban", *words], capture_output=True, text=True, env=environment, cwd=tmp_path
     )
-    told = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
-    assert (done.returncode, len(told)) == (2, 1), told
-    assert message in told[0]
+    printed = [line for line in done.stderr.splitlines() if not line.startswith("import time:")]
+    assert (done.returncode, len(printed)) == (2, 1), printed
+    assert message in printed[0]
     assert not re.search(r"\| +jax$", done.stderr, re.M)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

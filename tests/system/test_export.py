@@ -1,4 +1,4 @@
-"""Policies that leave: as a program for those with JAX alone, and the package as a wheel."""
+"""Exported policies, which run with JAX alone, and the package as a wheel."""
 
 import importlib.metadata
 import json
@@ -16,12 +16,11 @@ from test_commands import command
 import looped_actor
 from looped_actor.envs import VectorEnv
 from looped_actor.evaluation.options import ExportOptions
-from looped_actor.loop import Carried
 from looped_actor.models import GoalObservation
 from looped_actor.policy.export import export_policy
 from looped_actor.policy.policy import save_policy
 from looped_actor.puzzles.banks import starter_bank
-from looped_actor.puzzles.envs import RushHour
+from looped_actor.puzzles.rush_hour.env import RushHour
 from looped_actor.runs.load import policy_at
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
@@ -42,18 +41,18 @@ for name in ("looped_actor", "flax", "optax", "orbax", "safetensors", "gymnasium
         __import__(name)
     except ModuleNotFoundError:
         continue
-    raise SystemExit(f"{name} is here: this is not JAX alone")
+    raise SystemExit(f"{name} is installed: this is not JAX alone")
 program = deserialize(bytearray(open(f"{folder}/policy.stablehlo", "rb").read()))
-given = np.load(f"{folder}/given.npz")
-for batch in (1, 3, len(given["0"])):
-    results = program.call(*(given[name][:batch] for name in given.files))
+inputs = np.load(f"{folder}/inputs.npz")
+for batch in (1, 3, len(inputs["0"])):
+    results = program.call(*(inputs[name][:batch] for name in inputs.files))
     np.savez(f"{folder}/results-{batch}.npz", **results)
 """
 
 
 @pytest.fixture(scope="module")
 def jax_alone(tmp_path_factory):
-    """A folder of packages with JAX and what it requires, and nothing else."""
+    """Return a folder of packages with JAX and its requirements, and nothing else."""
     folder = tmp_path_factory.mktemp("jax-alone")
     pending, seen = ["jax", "flatbuffers"], set()
     while pending:
@@ -76,8 +75,9 @@ def jax_alone(tmp_path_factory):
     return folder
 
 
-def run_elsewhere(jax_alone, folder, *given):
-    np.savez(folder / "given.npz", **{str(i): array for i, array in enumerate(given)})
+def run_with_jax_alone(jax_alone, folder, *inputs):
+    """Run the program of a folder in another process, and return its results by batch size."""
+    np.savez(folder / "inputs.npz", **{str(i): array for i, array in enumerate(inputs)})
     done = subprocess.run(
         [sys.executable, "-I", "-S", "-c", WITHOUT_THIS_PACKAGE, str(jax_alone), str(folder)],
         capture_output=True,
@@ -85,19 +85,19 @@ def run_elsewhere(jax_alone, folder, *given):
         timeout=300,
     )
     assert done.returncode == 0, done.stderr
-    return {batch: dict(np.load(folder / f"results-{batch}.npz")) for batch in (1, 3, len(given[0]))}
+    return {batch: dict(np.load(folder / f"results-{batch}.npz")) for batch in (1, 3, len(inputs[0]))}
 
 
-def agrees(results, decision):
-    """The same actions and loops, and the same numbers up to rounding."""
-    for batch, told in results.items():
-        assert (told["loops"] == decision.loop.loops[:batch]).all()
-        expected = {"action": decision.distribution.mode()}
-        if "value" in told:
-            expected |= {"logits": decision.distribution.logits, "value": decision.value}
-            assert (told["action"] == expected.pop("action")[:batch]).all()
+def assert_agrees(results, output):
+    """Check that actions and loops are equal, and other outputs up to rounding."""
+    for batch, found in results.items():
+        assert (found["loops"] == output.loop.loops[:batch]).all()
+        expected = {"action": output.distribution.mode()}
+        if "value" in found:
+            expected |= {"logits": output.distribution.logits, "value": output.value}
+            assert (found["action"] == expected.pop("action")[:batch]).all()
         for name, array in expected.items():
-            np.testing.assert_allclose(told[name], array[:batch], rtol=1e-5, atol=1e-5)
+            np.testing.assert_allclose(found[name], array[:batch], rtol=1e-5, atol=1e-5)
 
 
 def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, capsys, jax_alone):
@@ -106,60 +106,60 @@ def test_a_trained_policy_acts_the_same_with_jax_alone(monkeypatch, tmp_path, ca
     assert json.loads((tmp_path / "signature.json").read_text())["platforms"] == ["cpu", "cuda", "tpu"]
     vector = VectorEnv(RushHour(starter_bank("rush-hour").on_device()), num_envs=64)
     _, boards = vector.reset(jax.random.key(0))
-    decision = looped_actor.load_policy(TRAINED)(boards)
-    assert len(set(decision.loop.loops.tolist())) > 2  # so that adaptive depth is put to the test
-    agrees(run_elsewhere(jax_alone, tmp_path, boards), decision)
-    # The other half of what was exported is a policy that loads.
+    output = looped_actor.load_policy(TRAINED)(boards)
+    assert len(set(output.loop.loops.tolist())) > 2  # adaptive depth is tested
+    assert_agrees(run_with_jax_alone(jax_alone, tmp_path, boards), output)
     again = looped_actor.load_policy(tmp_path)(boards)
-    assert (again.distribution.logits == decision.distribution.logits).all()
+    assert (again.distribution.logits == output.distribution.logits).all()
 
 
-def test_a_policy_of_states_and_goals_does_too(tmp_path, jax_alone):
-    changes = {"core.width": 8, "core.heads": 1, "core.hidden_multiple": 8, "halting.threshold": 0.03}
+def test_a_robot_policy_acts_the_same_with_jax_alone(tmp_path, jax_alone):
+    changes = {"arm.core.width": 8, "arm.core.heads": 1, "arm.core.hidden": 24}
+    changes["arm.halting.threshold"] = 0.03
     config = replace_fields(preset("cube-double", "micro", "looped"), changes)
-    save_policy(config, run_of(config).new_weights(), tmp_path / "policy")
+    save_policy(config, run_of(config).spec.init_weights(), tmp_path / "policy")
     signature = export_policy(
         policy_at(tmp_path / "policy"), ExportOptions(platforms=("cpu",)), tmp_path / "out"
     )
     assert list(signature["inputs"]) == ["state", "goal"]
     state, goal = np.random.default_rng(0).normal(0, 2, (2, 20, 37)).astype(np.float32)
-    decision = looped_actor.load_policy(tmp_path / "policy")(GoalObservation(state, goal))
-    results = run_elsewhere(jax_alone, tmp_path / "out", state, goal)
+    output = looped_actor.load_policy(tmp_path / "policy")(GoalObservation(state, goal))
+    results = run_with_jax_alone(jax_alone, tmp_path / "out", state, goal)
     assert (np.abs(results[20]["action"]) <= 1).all()
-    for told in results.values():
-        told["action"] = told["mean"]
-    agrees(results, decision)
+    for found in results.values():
+        found["action"] = found["mean"]
+    assert_agrees(results, output)
 
 
-def test_a_program_takes_and_gives_back_what_is_carried(tmp_path, jax_alone):
-    policy = policy_at(TRAINED).with_start(Carried())
-    request = ExportOptions(platforms=("cpu",), start="carried")
-    signature = export_policy(policy_at(TRAINED), request, tmp_path)
-    assert list(signature["inputs"]) == ["observation", "latent", "fresh"]
+def test_a_program_takes_and_returns_the_carried_latent(tmp_path, jax_alone):
+    policy = policy_at(TRAINED).with_carry(True)
+    options = ExportOptions(platforms=("cpu",), carry_latent=True)
+    signature = export_policy(policy_at(TRAINED), options, tmp_path)
+    assert list(signature["inputs"]) == ["observation", "latent", "reset"]
     assert signature["start"] == "carried"
     vector = VectorEnv(RushHour(starter_bank("rush-hour").on_device()), num_envs=8)
     _, boards = vector.reset(jax.random.key(0))
     boards = np.asarray(boards)[:, :5, :5]  # such a policy reads boards of any size
-    memory = policy.act(boards[::-1]).memory.restart(np.arange(8) < 4)
-    results = run_elsewhere(jax_alone, tmp_path, boards, *map(np.asarray, memory))
-    decision = policy(boards, memory=memory)
-    agrees(results, decision)
-    np.testing.assert_allclose(results[8]["latent"], decision.loop.latent, rtol=1e-4, atol=1e-4)
+    carry = policy.act(boards[::-1]).carry.restart(np.arange(8) < 4)
+    results = run_with_jax_alone(jax_alone, tmp_path, boards, *map(np.asarray, carry))
+    output = policy(boards, carry=carry)
+    assert_agrees(results, output)
+    np.testing.assert_allclose(results[8]["latent"], output.loop.latent, rtol=1e-4, atol=1e-4)
 
 
-def test_rules_can_be_changed_and_what_cannot_be_is_said(tmp_path):
-    request = ExportOptions(max_loops=16, threshold=1e-4, platforms=("cpu",))
-    signature = export_policy(policy_at(TRAINED), request, tmp_path)
+def test_halting_rules_can_be_changed_and_mistakes_are_reported(tmp_path):
+    options = ExportOptions(max_loops=16, threshold=1e-4, platforms=("cpu",))
+    signature = export_policy(policy_at(TRAINED), options, tmp_path)
     assert signature["halting"]["max_loops"] == 16
     assert signature["platforms"] == ["cpu"]
     with pytest.raises(ValueError, match="has no cells"):
-        export_policy(policy_at(TRAINED), replace(request, board=(0, 5)), tmp_path)
+        export_policy(policy_at(TRAINED), replace(options, board=(0, 5)), tmp_path)
     with pytest.raises(ValueError, match="is not a folder"):
         policy_at(tmp_path / "nothing")
 
 
 def test_a_wheel_holds_all_that_is_needed(tmp_path):
-    """Built, unpacked, and used from elsewhere: its own files come first, only its requirements are ours."""
+    """Build, unpack and use the wheel from another folder; only its requirements are from this environment."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     wheels, unpacked = tmp_path / "wheels", tmp_path / "unpacked"
     building = ["wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels)]
@@ -182,4 +182,4 @@ runpy.run_module("looped_actor", run_name="__main__")
         [sys.executable, "-P", "-c", use], cwd=tmp_path, capture_output=True, text=True, timeout=300
     )
     assert done.returncode == 0, done.stderr
-    assert "Policies that think in loops." in done.stdout
+    assert "Adaptive-depth policies." in done.stdout

@@ -1,4 +1,4 @@
-"""`looped-actor levels`, run as a user runs it: also killed, and damaged."""
+"""`looped-actor levels`, run as a user runs it; also with killed jobs and damaged files."""
 
 import os
 import pathlib
@@ -10,14 +10,15 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 from PIL import Image
-from test_commands import COMMAND, ROOT, run
+from test_commands import COMMAND, ROOT, command, run
 
 from helpers import thorough
 from looped_actor.cli.main import main
 from looped_actor.puzzles.banks import open_bank, starter_bank, write_bank
-from looped_actor.puzzles.pictures import draw, save, save_episode, to_pixels
+from looped_actor.puzzles.drawing import to_pixels
+from looped_actor.puzzles.pictures import draw, save, save_episode
 from looped_actor.puzzles.replay import solution_boards
-from looped_actor.puzzles.solutions import open_solutions, replays
+from looped_actor.puzzles.solutions import open_solutions, solution_wins
 
 STARTER = {game: starter_bank(game).name for game in ("boxoban", "rush-hour")}
 
@@ -27,12 +28,12 @@ def levels(*arguments) -> subprocess.CompletedProcess:
 
 
 @pytest.mark.parametrize(
-    "command", [["build", "boxoban"], ["build", "rush-hour"], ["info"], ["show"], ["solve"]]
+    "words", [["build", "boxoban"], ["build", "rush-hour"], ["info"], ["show"], ["solve"]]
 )
-def test_help_shows_an_example(command):
-    done = levels(*command, "--help")
+def test_help_shows_an_example(words):
+    done = levels(*words, "--help")
     assert done.returncode == 0, done.stderr
-    assert "Example: looped-actor levels " + " ".join(command) in " ".join(done.stdout.split())
+    assert "Example: looped-actor levels " + " ".join(words) in " ".join(done.stdout.split())
 
 
 @pytest.mark.parametrize(
@@ -88,14 +89,14 @@ def test_import(tmp_path):
 
 @thorough  # in CI, a grid of runs is killed, and batches are found again
 @pytest.mark.skipif(not pathlib.Path("/proc").exists(), reason="looks for processes in /proc")
-def test_a_killed_job_goes_on(tmp_path):
-    """kill -9 of the parent in mid-work; the same command then ends with the same bytes as one not killed."""
-    command = ["solve", STARTER["boxoban"], "--count", "600", "--workers", "2", "--out"]
-    done = levels(*command, tmp_path / "whole.solutions")
+def test_a_killed_job_continues(tmp_path):
+    """After kill -9 of the parent, the same command ends with the same bytes as an undisturbed one."""
+    solve = ["solve", STARTER["boxoban"], "--count", "600", "--workers", "2", "--out"]
+    done = levels(*solve, tmp_path / "whole.solutions")
     assert done.returncode == 0, done.stderr
     assert "solved: 600 of 600" in done.stdout
 
-    job = subprocess.Popen([*COMMAND, "levels", *command, str(tmp_path / "killed.solutions")])
+    job = subprocess.Popen([*COMMAND, "levels", *solve, str(tmp_path / "killed.solutions")])
     parts = tmp_path / ".killed.solutions.unfinished"
     deadline = time.monotonic() + 120
     while len(list(parts.glob("*/*.part"))) < 3 and time.monotonic() < deadline:
@@ -112,29 +113,34 @@ def test_a_killed_job_goes_on(tmp_path):
     assert not (tmp_path / "killed.solutions").exists()
     (parts / next(iter(kept)).name).with_suffix(".unfinished").write_bytes(b"cut")
 
-    done = levels(*command, tmp_path / "killed.solutions")
+    done = levels(*solve, tmp_path / "killed.solutions")
     assert done.returncode == 0, done.stderr
     assert (tmp_path / "killed.solutions").read_bytes() == (tmp_path / "whole.solutions").read_bytes()
     assert not parts.exists()
     bank = starter_bank("boxoban")
     solutions = open_solutions(tmp_path / "killed.solutions", bank)
-    assert all(replays(bank, solutions, i) for i in range(0, 600, 20))
+    assert all(solution_wins(bank, solutions, i) for i in range(0, 600, 20))
     assert list(solutions.move_counts) == list(bank.columns["moves"][:600])
 
 
-def test_solve_rush_hour_and_say_what_was_not_solved(tmp_path):
+def test_solve_rush_hour(tmp_path):
     out = tmp_path / "a.solutions"
     done = levels("solve", STARTER["rush-hour"], "--count", "60", "--out", out, "--workers", "1")
     assert done.returncode == 0, done.stderr
     bank = starter_bank("rush-hour")
     solutions = open_solutions(out, bank)
     assert list(solutions.move_counts) == list(bank.columns["moves"][:60])
-    assert all(replays(bank, solutions, i) for i in range(60))
-    done = levels("solve", STARTER["boxoban"], "--count", "4", "--node-limit", "5", "--out", out)
-    assert "not within limit: 4 of 4" in done.stdout
-    assert done.returncode == 0
+    assert all(solution_wins(bank, solutions, i) for i in range(60))
+
+
+def test_solve_reports_levels_that_are_not_solved_within_the_limit(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr("looped_actor.puzzles.solutions.default_node_limit", lambda height, width: 5)
+    out = tmp_path / "a.solutions"
+    words = ["solve", str(STARTER["boxoban"]), "--count", "4", "--workers", "1", "--out", str(out)]
+    command(monkeypatch, "levels", *words)
+    assert "not within limit: 4 of 4" in capsys.readouterr().out
     with pytest.raises(ValueError, match="of other levels"):
-        open_solutions(out, bank)
+        open_solutions(out, starter_bank("rush-hour"))
 
 
 def test_show(tmp_path):

@@ -30,7 +30,7 @@ def rush_hour(*texts, **options):
 
 
 def rewards(env, actions):
-    state, found = env.start(jnp.int32(0)), []
+    state, found = env.reset_to(jnp.int32(0)), []
     for action in actions:
         state, outcome = env.step(state, jnp.int32(action))
         found.append((round(float(outcome.reward), 5), bool(outcome.terminated), bool(outcome.success)))
@@ -68,7 +68,7 @@ def test_planes():
         seen[0].T, [[1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 1], [0, 1, 0, 0, 0, 0]]
     )
     env = rush_hour("AA.B\n...B\nCCCx\n....")
-    seen = np.moveaxis(np.asarray(env.observe(env.start(jnp.int32(0)))), -1, 0)
+    seen = np.moveaxis(np.asarray(env.observe(env.reset_to(jnp.int32(0)))), -1, 0)
     occupied, red, wall, horizontal, vertical, right, down = seen
     np.testing.assert_array_equal(occupied, [[1, 1, 0, 1], [0, 0, 0, 1], [1, 1, 1, 1], [0, 0, 0, 0]])
     np.testing.assert_array_equal(red[0], [1, 1, 0, 0])
@@ -190,7 +190,7 @@ def test_the_plain_environment_and_the_jax_one_agree(name):
     rng = np.random.default_rng(2)
     for level in range(5):
         seen, _ = plain.reset(options={"level": level})
-        state = env.start(jnp.int32(level))
+        state = env.reset_to(jnp.int32(level))
         for _ in range(60):
             np.testing.assert_array_equal(seen, env.observe(state))
             action = int(rng.integers(env.num_actions))

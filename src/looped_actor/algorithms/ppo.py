@@ -359,6 +359,7 @@ def ppo_loss(
     """Return the paper's loss of each example, and metrics of each."""
     now = policy(batch.observation, expected_loops=batch.loops, carry=batch.carry)
     assert now.loop is not None
+    assert now.value is not None
     log_ratio = now.distribution.log_prob(batch.action) - batch.log_prob
     ratio = jnp.exp(log_ratio)
     clipped_ratio = jnp.clip(ratio, 1 - config.clip, 1 + config.clip)

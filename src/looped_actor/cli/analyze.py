@@ -37,8 +37,8 @@ def probes(
     """Train probes that read the pushes of an optimal Boxoban solution from the latent, loop by loop.
 
     Solves the levels, records the latents of every policy (several are seeds of one kind), and trains small
-    attentive probes for every push and loop, and for the input embedding. Writes probes.csv, its figure, and the
-    probes, which `replay --probes` can draw. If interrupted, the same command continues.
+    attentive probes for every push and loop, and for the input embedding. Writes probes.csv, its figure, and
+    the probes, which `replay --probes` can draw. If interrupted, the same command continues.
 
     Example: looped-actor analyze probes runs/first --out analysis/first
 
@@ -101,7 +101,8 @@ def histogram(
 def caps(policies: Folders, /, *, of: PolicyOptions, options: CapsOptions, devices: DeviceOptions) -> None:
     """Evaluate policies at other caps and thresholds than in training.
 
-    Compares adaptive with fixed numbers of loops of the same policy, and success with the FLOPs of a decision.
+    Compares adaptive with fixed numbers of loops of the same policy, and success with the FLOPs of a
+    decision.
 
     Example: looped-actor analyze caps runs/first --caps 1 2 4 8 16 32 --thresholds 1e-2 1e-3 1e-4
 
@@ -162,8 +163,8 @@ def replay(
 ) -> None:
     """Record an episode of a puzzle, loop by loop, as one HTML file and as a GIF.
 
-    Shows the board, the loops of each step as bars, the probability of each action loop by loop, and with --probes
-    the pushes that a probe reads from the latent. The page is self-contained.
+    Shows the board, the loops of each step as bars, the probability of each action loop by loop, and with
+    --probes the pushes that a probe reads from the latent. The page is self-contained.
 
     Example: looped-actor replay rush-hour-micro --level 3
 

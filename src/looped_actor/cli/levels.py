@@ -159,8 +159,8 @@ def build_rush_hour(
 
     A generated level is the hardest board of its cluster (a set of mutually reachable boards). Its length is
     certified by exploring the whole cluster, and no cluster gives two levels, so no board of one split is
-    reachable from another. The same options give the same files with any number of workers. If interrupted, the
-    same command continues.
+    reachable from another. The same options give the same files with any number of workers. If interrupted,
+    the same command continues.
 
     Example: looped-actor levels build rush-hour --train 200000 --valid 10000 --test 10000
 
@@ -323,8 +323,8 @@ def solve(
       count: Number of levels to solve. Default: all from there on.
     """
     opened = _open(bank)
-    from looped_actor.puzzles.solutions import solve_bank, write_solutions
     from looped_actor.puzzles.search import SolveStatus
+    from looped_actor.puzzles.solutions import solve_bank, write_solutions
     from looped_actor.utils.processes import forget
 
     out = out or bank.with_suffix(".solutions")

@@ -46,10 +46,10 @@ def plan(*, run: RunOptions, timing: TimeOptions, chips: ChipOptions, as_json: J
     """Estimate the cost of a run before it begins: parameters, FLOPs, memory and time.
 
     By default everything is counted by formula, which takes a few seconds. With --time, a few updates run on
-    this machine, and the fastest microbatch and number of slots are printed. With --topology, the programs of the
-    run are compiled for TPUs or GPUs that need not be attached; memory and exchanges are then the compiler's, and
-    times are estimates from the compiled text. That takes minutes and needs the extra `plan`; for GPUs
-    jax-cuda12-plugin and jax-cuda12-pjrt.
+    this machine, and the fastest microbatch and number of slots are printed. With --topology, the programs of
+    the run are compiled for TPUs or GPUs that need not be attached; memory and exchanges are then the
+    compiler's, and times are estimates from the compiled text. That takes minutes and needs the extra `plan`;
+    for GPUs jax-cuda12-plugin and jax-cuda12-pjrt.
 
     Example: looped-actor plan boxoban
 
@@ -125,7 +125,7 @@ def _arms(run: RunOptions) -> dict[str, dict[str, Any]]:
 
 def _to_dict(estimate: Any) -> dict[str, Any]:
     facts = asdict(estimate)
-    return facts | facts.pop("counts")
+    return facts | facts.pop("counts")._asdict()
 
 
 def _is_looped(run: "Run") -> bool:
@@ -141,7 +141,7 @@ def _plan_chips(run: RunOptions, options: ChipOptions, as_json: bool) -> None:
     from looped_actor.runs.registry import run_of
 
     assert options.topology is not None
-    topology = Topology.named(options.topology)
+    topology = Topology.parse(options.topology)
     parts = run_of(run.chosen, mesh=topology.compile_only_mesh(), code=run.custom)
     with Console(stderr=True).status(f"planning for {options.topology}") as status:
         cache = None if options.no_cache else default_cache()
@@ -155,7 +155,8 @@ def _plan_chips(run: RunOptions, options: ChipOptions, as_json: bool) -> None:
 
 @contextmanager
 def _bar() -> Iterator[Callable[[float, str], Any]]:
-    """Show a progress bar; yield a function that takes the fraction done and a description of the next step."""
+    """Show a progress bar; yield a function that takes the fraction done and a description of the next
+    step."""
     from rich.progress import BarColumn, TextColumn, TimeRemainingColumn
 
     from looped_actor.utils.progress import Bar

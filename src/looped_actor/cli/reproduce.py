@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from looped_actor.utils.processes import Status
 
 app = tyro.extras.SubcommandApp()
-app.command(theorem, name="theorem")
+app.command(name="theorem")(theorem)
 
 
 @dataclass(frozen=True)

@@ -1,11 +1,12 @@
-"""Environments: the paper"s puzzles, and many copies of any environment in step."""
+"""Environments: the protocol, vectorisation, and Gymnasium."""
 
-from looped_actor.envs.base import Environment, LevelSource, Outcome
+from looped_actor.envs.base import Environment, LevelEnvironment, LevelSource, Outcome
 from looped_actor.envs.vector import EpisodeStatistics, TimeStep, VectorEnv, VectorState
 
 __all__ = [
     "Environment",
     "EpisodeStatistics",
+    "LevelEnvironment",
     "LevelSource",
     "Outcome",
     "TimeStep",

@@ -1,8 +1,8 @@
-"""What an environment is: pure functions of a state, one episode at a time.
+"""The environment protocol: pure functions of a state, one episode at a time.
 
 An environment is a pytree: its levels are data that jitted functions take as an argument, its settings
-are static. `VectorEnv` runs many copies of one and starts them anew. Bring your own by giving it these
-methods.
+are static. `VectorEnv` runs many copies of one and resets them when their episodes end. A custom environment
+is a class with these methods.
 """
 
 from typing import Any, NamedTuple, Protocol, runtime_checkable
@@ -11,39 +11,48 @@ from jaxtyping import Array, Bool, Float, Int, PyTree, Shaped, UInt8
 
 
 class Outcome(NamedTuple):
-    """What one step brought, the time limit aside."""
+    """Result of one step, without the time limit."""
 
     reward: Float[Array, "*b"]
     terminated: Bool[Array, "*b"]
-    """The episode has truly ended: no reward can follow."""
+    """The episode reached a terminal state: no reward can follow."""
     success: Bool[Array, "*b"]
-    """The task was achieved in this step."""
+    """The task was solved in this step."""
 
 
 @runtime_checkable
 class Environment(Protocol):
-    """One copy of a world."""
+    """One environment, without vectorisation and without automatic resets."""
 
     @property
     def time_limit(self) -> int:
-        """Steps after which an episode is cut off."""
+        """Number of steps after which an episode is truncated."""
         ...
 
     @property
     def num_actions(self) -> int:
-        """How many actions there are."""
+        """Number of actions."""
         ...
 
     def reset(self, key: Any) -> PyTree:
-        """The state of a new episode, drawn by a key."""
+        """Return the initial state of a new episode."""
         ...
 
     def step(self, state: PyTree, action: Int[Array, ""]) -> tuple[PyTree, Outcome]:
-        """The next state, and what it brought."""
+        """Return the next state and the result of the step."""
         ...
 
     def observe(self, state: PyTree) -> PyTree[Shaped[Array, "..."]]:
-        """What a policy sees of a state."""
+        """Return the observation of a state."""
+        ...
+
+
+@runtime_checkable
+class LevelEnvironment(Environment, Protocol):
+    """An environment whose initial states are numbered."""
+
+    def reset_to(self, level: Int[Array, ""]) -> PyTree:
+        """Return the initial state of one level."""
         ...
 
 
@@ -53,7 +62,7 @@ class LevelSource(Protocol):
 
     @property
     def count(self) -> int:
-        """How many levels there are."""
+        """Number of levels."""
         ...
 
     @property
@@ -62,5 +71,5 @@ class LevelSource(Protocol):
         ...
 
     def cells(self, index: Int[Array, ""]) -> UInt8[Array, "h w"]:
-        """The board of one level, as cell sums."""
+        """Return the board of one level; each cell is a sum of `grid` codes."""
         ...

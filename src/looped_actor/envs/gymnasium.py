@@ -47,9 +47,9 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
     def reset(
         self, *, seed: int | list[int | None] | None = None, options: dict[str, Any] | None = None
     ) -> tuple[NDArray[Any], dict[str, Any]]:
-        """Reset all copies. One seed decides everything that is drawn."""
+        """Reset all copies. One seed determines all random draws."""
         if isinstance(seed, list):
-            raise UserError("one seed decides for all copies; a list of them is not taken")
+            raise UserError("one seed is used for all copies; a list of seeds is not supported")
         super().reset(seed=seed)
         root = jax.random.key(int(self.np_random.integers(2**31)))
         self._state, observation = self._reset(self._vector, root)
@@ -91,7 +91,7 @@ class VectorGym(gymnasium.vector.VectorEnv[NDArray[Any], NDArray[Any], Any]):
 
 
 def _bounds(dtype: Any) -> tuple[Any, Any]:
-    """Return the least and the largest number of a type."""
+    """Return the smallest and the largest value of a type."""
     if np.issubdtype(dtype, np.bool):
         return 0, 1
     if np.issubdtype(dtype, np.integer):

@@ -1,4 +1,4 @@
-"""What an environment shows and takes, as data: for nets, checks and files that outlive the environment."""
+"""Observation and action spaces as data, for nets, checks and files that outlive the environment."""
 
 import re
 from dataclasses import dataclass
@@ -32,29 +32,29 @@ class Observations:
 
     @property
     def one(self) -> jax.ShapeDtypeStruct:
-        """The shape of a single observation."""
+        """Shape of a single observation."""
         return jax.ShapeDtypeStruct(self.shape, jnp.dtype(self.dtype))
 
 
 @dataclass(frozen=True)
 class DiscreteActions:
-    """A choice among `count`."""
+    """Discrete actions."""
 
     count: int
     first: int = 0
-    """The environment's number of the first one."""
+    """Number by which the environment calls the first action."""
 
     def __post_init__(self) -> None:
         at_least_one(self, "count")
 
     def to_env(self, action: Shaped[Array, "*b"]) -> Shaped[Array, "*b"]:
-        """A policy's actions as the environment takes them."""
+        """Return the actions of a policy as the environment takes them."""
         return action + self.first
 
 
 @dataclass(frozen=True)
 class ContinuousActions:
-    """Vectors; a bound that is None is none."""
+    """Vectors of actions. A bound of None means unbounded."""
 
     low: tuple[float | None, ...]
     high: tuple[float | None, ...]
@@ -66,7 +66,7 @@ class ContinuousActions:
         _check_dtype(self.dtype)
 
     def to_env(self, action: Shaped[Array, "*b n"]) -> Shaped[Array, "*b n"]:
-        """A policy's actions as the environment takes them: within their bounds."""
+        """Return the actions of a policy, clipped to the bounds."""
         low = jnp.array([-jnp.inf if bound is None else bound for bound in self.low])
         high = jnp.array([jnp.inf if bound is None else bound for bound in self.high])
         return jnp.clip(action, low, high).astype(self.dtype)
@@ -93,7 +93,7 @@ def check_head(policy: Distribution, actions: Actions) -> None:
 
 
 def spaces_of(env: Environment | gymnasium.vector.VectorEnv) -> tuple[Observations, Actions]:
-    """What an environment shows and takes, or an error that says why no policy can be trained on it."""
+    """Return the spaces of an environment, or raise an error that says why no policy can be trained on it."""
     if isinstance(env, gymnasium.vector.VectorEnv):
         return _gymnasium_spaces(env)
     seen = jax.eval_shape(lambda key: env.observe(env.reset(key)), jax.random.key(0))
@@ -128,7 +128,8 @@ def _gymnasium_spaces(env: gymnasium.vector.VectorEnv) -> tuple[Observations, Ac
 
 
 def successes(infos: dict[str, Any], rows: int) -> np.ndarray | None:
-    """Return which rows succeeded in a step of Gymnasium; None if `infos` has no `is_success`."""
+    """Return a mask of the rows that succeeded in a step of Gymnasium; None if `infos` has no
+    `is_success`."""
     places = (infos, infos.get("final_info", {}), infos.get("episode", {}))
     reported = [np.asarray(place["is_success"], bool) for place in places if "is_success" in place]
     return np.any([np.broadcast_to(one, rows) for one in reported], axis=0) if reported else None

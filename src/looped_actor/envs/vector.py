@@ -1,4 +1,4 @@
-"""Many copies of an environment in step, each restarted when its episode ends."""
+"""Synchronous copies of an environment, each reset when its episode ends."""
 
 import functools
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from looped_actor.loop.rng import Stream, addressed_key, folded
 from looped_actor.loop.state import select_rows
 
 RESET_BLOCK = 32
-"""Copies that are restarted together. Resets are rare: they should cost what the few cost, not all."""
+"""Copies that are reset together. Few copies reset in a step, so resetting all of them would waste work."""
 
 
 class EpisodeStatistics(NamedTuple):
-    """The episode so far; at its end, the whole of it."""
+    """Statistics of the current episode, or of the whole episode in its last step."""
 
     returns: Float[Array, " b"]
     """Sum of rewards."""
@@ -27,36 +27,36 @@ class EpisodeStatistics(NamedTuple):
 
 
 class TimeStep(NamedTuple):
-    """What a step of all copies brought."""
+    """Result of a step of all copies."""
 
     observation: PyTree[Shaped[Array, "b ..."]]
-    """What to act on next: where an episode ended, the first of the next."""
+    """Observation to act on next; the first of the next episode where an episode ended."""
     reward: Float[Array, " b"]
     terminated: Bool[Array, " b"]
-    """The episode truly ended: nothing is to be expected after it."""
+    """The episode reached a terminal state: its value is 0."""
     truncated: Bool[Array, " b"]
-    """The time limit cut the episode off: the value of `final_observation` is still to be expected."""
+    """The time limit ended the episode: targets bootstrap from `final_observation`."""
     final_observation: PyTree[Shaped[Array, "b ..."]]
-    """What this step led to, before any new start. Costs nothing where it is not used."""
+    """Observation after this step, before any reset. Compiled away where it is not used."""
     episode: EpisodeStatistics
 
     @property
     def done(self) -> Bool[Array, " b"]:
-        """Whether an episode ended, for either reason."""
+        """Mask of the copies whose episode ended."""
         return self.terminated | self.truncated
 
 
 class VectorState(NamedTuple):
-    """All copies. Save it to resume exactly from here."""
+    """State of all copies. Saving it is enough to resume exactly."""
 
     states: PyTree
     copy: Int[Array, " b"]
-    """Which copy each row is: part of the address of its random draws, wherever the row may be computed."""
+    """Index of the copy in each row: part of the address of its random draws, on whatever device it runs."""
     episode: Int[Array, " b"]
-    """Episodes begun, the present one included."""
+    """Number of episodes begun, including the current one."""
     statistics: EpisodeStatistics
     level_key: Key[Array, ""] | UInt32[Array, "2"]
-    """From which the keys of all levels are folded."""
+    """Key into which copy and episode are folded for each reset."""
 
 
 @functools.partial(jax.tree_util.register_dataclass, data_fields=("env",), meta_fields=("num_envs",))
@@ -75,7 +75,7 @@ class VectorEnv:
     num_envs: int
 
     def reset(self, root: Key[Array, ""] | UInt32[Array, "2"]) -> tuple[VectorState, PyTree]:
-        """All copies at the start of their first episode, and what they see."""
+        """Reset all copies. Return their state and their first observations, shape [B, ...]."""
         copy = jnp.arange(self.num_envs, dtype=jnp.int32)
         episode = jnp.ones_like(copy)
         level_key = addressed_key(root, Stream.LEVEL)
@@ -88,10 +88,13 @@ class VectorEnv:
     def step(
         self, state: VectorState, actions: Int[Array, " b"], moving: Bool[Array, " b"] | None = None
     ) -> tuple[VectorState, TimeStep]:
-        """One step of every copy; those whose episode ends begin the next one.
+        """Step all copies, and reset those whose episode ends.
 
-        With `moving`, one step of these; the others stay as they are, and what the time step says of
-        them is not to be looked at.
+        Args:
+          state: state of all copies.
+          actions: one action for each copy.
+          moving: mask of the copies to step. None: all. The others keep their state, and their rows of the
+            time step are undefined.
         """
         states, outcome = jax.vmap(self.env.step)(state.states, actions)
         before = state.statistics
@@ -117,7 +120,7 @@ class VectorEnv:
         return after, timestep
 
     def restart(self, state: VectorState, rows: Bool[Array, " b"]) -> tuple[VectorState, PyTree]:
-        """Begin the next episode of some copies, wherever they are; and what all see then."""
+        """Begin the next episode of some copies. Return the state and the observations of all."""
         after = self._restart(state, rows)
         return after, self._observe(after.states)
 
@@ -131,7 +134,7 @@ class VectorEnv:
         return jax.vmap(self.env.observe)(states)
 
     def _restart(self, state: VectorState, done: Bool[Array, " b"]) -> VectorState:
-        """Begin the next episode of the copies that are done, a block of them at a time."""
+        """Begin the next episode of the copies that are done, one block at a time."""
         rows = done.shape[0]
         block = min(RESET_BLOCK, rows)
         episode = state.episode + done

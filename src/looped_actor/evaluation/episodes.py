@@ -37,7 +37,7 @@ class NumberedEpisodes:
     def num_actions(self) -> int:
         return self.env.num_actions
 
-    def start(self, level: Int[Array, ""]) -> PyTree:
+    def reset_to(self, level: Int[Array, ""]) -> PyTree:
         """Return the first state of an episode."""
         return self.env.reset(addressed_key(self.root, Stream.EVALUATION, level))
 

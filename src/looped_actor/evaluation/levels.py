@@ -7,7 +7,7 @@ its oracle, and records what analyses need.
 import functools
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -17,7 +17,7 @@ from jax.sharding import Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, PyTree, UInt32
 
 from looped_actor.algorithms import Acting, PolicyFn, Weights, make_acting_policy, make_policy
-from looped_actor.envs import Environment, Outcome
+from looped_actor.envs import LevelEnvironment, Outcome
 from looped_actor.evaluation.repeats import find_new_states, fingerprint
 from looped_actor.loop import (
     Carry,
@@ -42,15 +42,6 @@ from looped_actor.utils.processes import Progress, no_progress
 
 MIN_ROWS = 256
 """Levels that are played together, if there are as many."""
-
-
-@runtime_checkable
-class LevelEnvironment(Environment, Protocol):
-    """An environment whose episodes can be chosen."""
-
-    def start(self, level: Int[Array, ""]) -> PyTree:
-        """Return the state of a chosen level."""
-        ...
 
 
 class Episodes(NamedTuple):
@@ -196,7 +187,7 @@ def play_levels(
         expected, executed = jnp.where(alive, loops, 0), executed + output.loop.executed
         return step + 1, states, alive, expected, so_far, executed, trace, latents, decisions
 
-    states, alive = jax.vmap(env.start)(jnp.maximum(levels, 0)), levels >= 0
+    states, alive = jax.vmap(env.reset_to)(jnp.maximum(levels, 0)), levels >= 0
     nothing = jnp.zeros(count, jnp.int32)
     shapes = jax.eval_shape(lambda: trace_of(states, decide(states, nothing), alive))
     trace = jax.tree.map(lambda leaf: jnp.zeros((env.time_limit, *leaf.shape), leaf.dtype), shapes)
@@ -306,7 +297,7 @@ class _StreamedLevels:
 
     def _start(self, place: Int[Array, " r"]) -> PyTree:
         level = self.levels[jnp.minimum(place, len(self.levels) - 1)]
-        return jax.vmap(self.env.start)(jnp.maximum(level, 0))
+        return jax.vmap(self.env.reset_to)(jnp.maximum(level, 0))
 
     def _store(
         self, table: _Table, so_far: Episodes, over: Bool[Array, " r"]
@@ -357,7 +348,7 @@ def stream_levels(
 
 def _observation(env: LevelEnvironment) -> Any:
     """Return the shape of a batch of one observation."""
-    return jax.eval_shape(lambda: jax.vmap(lambda level: env.observe(env.start(level)))(jnp.zeros(1, int)))
+    return jax.eval_shape(lambda: jax.vmap(lambda level: env.observe(env.reset_to(level)))(jnp.zeros(1, int)))
 
 
 @dataclass(frozen=True)

@@ -100,9 +100,9 @@ def update_memory_formula(
     computes one core again for the whole group: P + g (l (L + 6) + a).
 
     The constants are fitted to XLA's plans for CPUs. At 35 sizes from micro to paper the formula is within 3%
-    of `update_memory` for looped nets and stacks on boards (7% if a minibatch is a single group), within 6% for
-    looped nets on vectors and within 7% for DRC. For MLPs, whose gradients take a few megabytes, it is up to
-    60% too large. XLA fuses more for accelerators.
+    of `update_memory` for looped nets and stacks on boards (7% if a minibatch is a single group), within 6%
+    for looped nets on vectors and within 7% for DRC. For MLPs, whose gradients take a few megabytes, it is up
+    to 60% too large. XLA fuses more for accelerators.
 
     Args:
       model: the policy; abstract (from `nnx.eval_shape`) or real.

@@ -40,8 +40,8 @@ GIVEN_CRITICS_PASSES = 3
 """The same for given critics, which only the gradient of the actor passes through."""
 
 CRITIC_SCALARS = 18
-"""Scalars that value and critics need for each hidden unit and example: fitted to XLA's plans for CPUs, which are up
-to 35% smaller and 25% larger."""
+"""Scalars that value and critics need for each hidden unit and example: fitted to XLA's plans for CPUs, which
+are up to 35% smaller and 25% larger."""
 
 
 class Counts(NamedTuple):

@@ -179,7 +179,8 @@ class _Work:
         return decide
 
     def compile(self, function: Callable, rows: int, report: Report, size: int) -> Callable[[], Any]:
-        """Compile a function of weights and observations for all devices; return it with its arguments bound."""
+        """Compile a function of weights and observations for all devices; return it with its arguments
+        bound."""
         report(0.0, f"compiling for {size}")
         rng = nnx.Rngs(0)
         observation = replicate(

@@ -61,7 +61,7 @@ def export_policy(policy: Policy, options: ExportOptions, out: pathlib.Path) -> 
     carried = carry._asdict() if policy.carry_latent else {}
     observed, shapes = len(shapes), [*shapes, *carried.values()]
 
-    def act(*leaves: jax.Array) -> dict[str, jax.Array]:
+    def act(*leaves: jax.Array) -> dict[str, Any]:
         carry = Carry(*leaves[observed:]) if carried else None
         output = decide(spec.to_observation(leaves[:observed]), carry=carry)
         assert output.loop is not None

@@ -347,8 +347,7 @@ class Policy:
     ) -> PolicyOutput:
         weights = jax.tree.unflatten(jax.tree.structure(self.weights), leaves)
         policy = make_policy(self.spec.definition, weights, halting, execution)
-        options = {"record": True} if record else {}
-        return policy(observation, expected_loops=expected_loops, carry=carry, **options)
+        return policy(observation, expected_loops=expected_loops, carry=carry, record=record)
 
     def _act_on(
         self,

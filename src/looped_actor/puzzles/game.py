@@ -7,7 +7,7 @@ from typing import Any, Generic, Literal, NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from looped_actor.envs.base import Environment, LevelSource
+from looped_actor.envs.base import LevelEnvironment, LevelSource
 from looped_actor.envs.teacher import Teacher
 from looped_actor.puzzles.drawing import Shape, TerminalCell
 from looped_actor.puzzles.grid import Board, Direction, Position
@@ -45,7 +45,7 @@ class Game(Generic[B]):
     """Return the number of actions on a board of this height and width."""
     step: Callable[[B, int], tuple[B, float]]
     """Return the board after an action, and the reward, by the plain rules."""
-    environment: Callable[[LevelSource, int], Environment]
+    environment: Callable[[LevelSource, int], LevelEnvironment]
     """Return the JAX environment on some levels, with a time limit."""
     name_actions: Callable[[B], list[ActionGroup]]
     """Return all actions, grouped by their effect on this board."""

@@ -99,7 +99,8 @@ def _artifact_blocks(
 
 
 def verdicts(out: pathlib.Path) -> Iterator[str]:
-    """Yield a sentence for each task of an artifact with curves: a comparison of the looped arm with others."""
+    """Yield a sentence for each task of an artifact with curves: a comparison of the looped arm with
+    others."""
     if not (out / DIFFERENCES_FILE).is_file():
         return
     ends = read_table(out / "ends.csv", ("task", "arm", "climbing"))

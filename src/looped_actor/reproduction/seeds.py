@@ -159,8 +159,11 @@ def difference_rows(rows: Sequence[Row], arm: str) -> list[dict[str, Any]]:
             first, second = ([runs[seed] for seed in seeds] for runs in by_seed)
             outcomes = outcome_table([row.get("outcomes") for row in (*first, *second)])
             if outcomes is None:
-                shares = [np.array([row["success"] for row in some]) for some in (first, second)]
-                difference = unpaired_difference(*shares, min(row["played"] for row in (*first, *second)))
+                success, other_success = (
+                    np.array([row["success"] for row in some]) for some in (first, second)
+                )
+                count = min(row["played"] for row in (*first, *second))
+                difference = unpaired_difference(success, other_success, count)
             else:
                 difference = paired_difference(outcomes[: len(seeds)], outcomes[len(seeds) :])
             table.append(

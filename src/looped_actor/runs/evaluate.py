@@ -13,7 +13,7 @@ from looped_actor.evaluation.options import EvaluationOptions, options_from
 from looped_actor.policy.policy import Policy
 from looped_actor.puzzles.banks import LevelBank
 from looped_actor.runs.config import PuzzleConfig, RobotConfig
-from looped_actor.runs.custom import evaluate_in_env
+from looped_actor.runs.custom import CustomRun, evaluate_in_env
 from looped_actor.runs.puzzle import evaluate_on_levels
 from looped_actor.runs.registry import run_of
 from looped_actor.runs.robots import evaluate_on_tasks
@@ -83,6 +83,7 @@ def evaluate_policy(
     if isinstance(policy.config, RobotConfig):
         return results | evaluate_on_tasks(policy, options, progress)
     run = run_of(policy.config, policy.folder, mesh, policy.code)
+    assert isinstance(run, CustomRun)
     try:
         return results | evaluate_in_env(policy, run.evaluation_env, options, mesh, progress)
     finally:

@@ -9,6 +9,7 @@ from looped_actor.algorithms import GCIQLConfig, ImitationConfig, PPOConfig
 from looped_actor.loop import PolicyKL
 from looped_actor.models import CoreConfig, DRCConfig
 from looped_actor.models.arms import arm_named
+from looped_actor.models.tasks import TASKS
 from looped_actor.names import ArmName, PuzzleName, RobotName, Scale
 from looped_actor.puzzles.boxoban.generator import BoxobanRecipe
 from looped_actor.puzzles.catalogue import GAMES
@@ -191,8 +192,7 @@ def _small_robot(task: RobotName) -> tuple[RobotConfig, Arms]:
 def _micro_robot(task: RobotName) -> tuple[RobotConfig, Arms]:
     """For two CPU cores and half an hour: a narrow net, small critics, a tenth of OGBench's data.
 
-    Episodes are short, so that goals are a move or two ahead, and a token is a pair of scalars. Far too
-    little to solve a
+    Episodes are short: goals are a move or two ahead. A token is a pair of scalars. Far too little to solve a
     task: it shows that everything works.
     """
     config = RobotConfig(
@@ -281,6 +281,8 @@ def preset(
       learner: of puzzles: `ppo` or `imitation`.
       study: as one of the many runs of `looped-actor reproduce`, by `STUDY_STEPS` and `STUDY_RATES`.
     """
+    if arm in TASKS[task].unfit_arms:
+        raise UserError(f"{arm} does not fit {task}: drc needs a board, mlp needs vectors")
     scales: Any = ROBOT_SCALES if task in ENVIRONMENTS else PUZZLE_SCALES
     config, arms = scales[scale](task)
     if learner == "imitation":

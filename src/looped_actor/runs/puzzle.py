@@ -20,11 +20,11 @@ from looped_actor.evaluation.results import summarize
 from looped_actor.loop import HaltingRule
 from looped_actor.policy.policy import Policy, PolicySpec
 from looped_actor.puzzles.banks import DeviceLevels, LevelBank, open_bank, write_bank
-from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.catalogue import game_named
+from looped_actor.puzzles.generate import generate
 from looped_actor.puzzles.replay import solution_cells
-from looped_actor.puzzles.solutions import open_solutions
 from looped_actor.puzzles.search import SolveStatus
+from looped_actor.puzzles.solutions import open_solutions
 from looped_actor.puzzles.teachers import planes_of
 from looped_actor.runs.config import LevelsConfig, PuzzleConfig
 from looped_actor.runs.provenance import SPLITS, VALID, read_provenance

@@ -139,7 +139,7 @@ class Run(abc.ABC):
         note = json.dumps(to_json(self.material_recipe), indent=2) + "\n"
         write_whole(self.material / RECIPE_FILE, note.encode())
 
-    @property
+    @cached_property
     @abc.abstractmethod
     def trainer(self) -> Trainer:
         """The algorithm on its environments or data. Opens the training data."""

@@ -1,4 +1,4 @@
-"""What a run reports as it goes: exact rows for people and programs, TensorBoard events, Weights & Biases."""
+"""Loggers of training metrics: CSV, TensorBoard, Weights & Biases."""
 
 import json
 import math
@@ -14,35 +14,35 @@ from looped_actor.utils.errors import UserError
 
 @runtime_checkable
 class Logger(Protocol):
-    """Where the numbers of a run go. Give yours to `looped_actor.train(..., loggers=[...])`."""
+    """A destination of metrics, as in `looped_actor.train(..., loggers=[...])`."""
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
-        """Take numbers by name; `group` is "training" or "evaluation", `steps` those trained until now."""
+        """Log numbers by name; `group` is "training" or "evaluation", `steps` the steps trained so far."""
         ...
 
     def close(self) -> None:
-        """The run has ended, or was interrupted."""
+        """Release resources; called when the run ends or is interrupted."""
         ...
 
 
 RATE = "steps_per_second"
-"""The one number of an iteration that is not the same when it is run again."""
+"""The only metric of an iteration that differs between repetitions of a run."""
 
 
 class TableFile:
-    """A CSV file that can be cut back to an earlier moment.
+    """A CSV file that can be truncated to an earlier position.
 
-    Rows hold no clock and no rate, so that a run which was interrupted and resumed leaves the same bytes
-    as one that was not. Numbers are written in full: reading them gives back the very same.
+    Rows contain no time and no rate: a run that was interrupted and resumed writes the same bytes as one that
+    was not. Numbers are written to the last digit.
     """
 
     def __init__(self, path: pathlib.Path, columns: Sequence[str], position: int = 0):
-        """Open, cutting off what was written after `position`.
+        """Open a file, and truncate it to `position`.
 
         Args:
           path: the file.
-          columns: its header. A file that an older version began keeps the columns that it has.
-          position: bytes to keep, as `position` told them; 0 begins anew.
+          columns: the header. A file that an older version began keeps its own columns.
+          position: bytes to keep. 0: start a new file.
         """
         self.path, self.columns = path, tuple(columns)
         if position:
@@ -63,7 +63,7 @@ class TableFile:
         self.position = path.stat().st_size
 
     def append(self, row: Mapping[str, float | int]) -> None:
-        """Add a row; what is not a number is left empty."""
+        """Add a row; NaN becomes an empty cell."""
         line = ",".join(_exact(row[column]) for column in self.columns) + "\n"
         self._file.write(line)
         self._file.flush()
@@ -81,11 +81,11 @@ def _exact(value: float | int) -> str:
 
 
 class CSVLogger:
-    """The numbers of every iteration in one file, to the last digit, and without the clock.
+    """Write the metrics of every iteration to one CSV file, exactly and without times.
 
     Args:
       path: the file.
-      steps_per_iteration: by which iterations are counted.
+      steps_per_iteration: environment or gradient steps of an iteration.
       position: bytes of the file to keep.
     """
 
@@ -99,7 +99,7 @@ class CSVLogger:
         return self._position if self._table is None else self._table.position
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
-        """Add a row of training."""
+        """Add a row, if the group is "training"."""
         if group != "training":
             return
         exact = {name: value for name, value in numbers.items() if name != RATE}
@@ -115,7 +115,7 @@ class CSVLogger:
 
 
 class TimingsLogger:
-    """When each iteration ended. Only added to: it tells of interruptions too."""
+    """Append the time at which each iteration ended. Rows of interrupted attempts stay in the file."""
 
     HEADER = "process_start,unix_time,steps,steps_per_second\n"
 
@@ -126,7 +126,7 @@ class TimingsLogger:
         self._start = time.time()
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
-        """Add a row of training."""
+        """Add a row, if the group is "training"."""
         if group == "training":
             self._file.write(f"{self._start:.3f},{time.time():.3f},{steps},{numbers[RATE]:.3f}\n")
             self._file.flush()
@@ -137,10 +137,9 @@ class TimingsLogger:
 
 
 class TensorBoardLogger:
-    """TensorBoard events.
+    """Write TensorBoard events, synchronously.
 
-    Written at once, in this thread. `SummaryWriter` has a thread of its own, which a full disk kills, and a
-    queue in which the training would then wait for ever.
+    `SummaryWriter` writes in a thread, which a full disk kills; training would then block on its queue.
     """
 
     SECONDS_BETWEEN_FLUSHES = 10
@@ -151,11 +150,11 @@ class TensorBoardLogger:
 
         folder.mkdir(parents=True, exist_ok=True)
         self._writer, self._flushed = EventsWriter(str(folder / "events")), 0.0
-        # What an interrupted run wrote beyond its checkpoint is hidden, not drawn twice.
+        # Hide the events that an interrupted run wrote after its last checkpoint.
         self._write(first_step + 1, session_log=SessionLog(status=SessionLog.START))
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
-        """Draw what is finite."""
+        """Log the finite numbers."""
         from tensorboardX.proto.summary_pb2 import Summary  # type: ignore
 
         values = [
@@ -179,14 +178,14 @@ class TensorBoardLogger:
 
 
 class WandbLogger:
-    """Weights & Biases. A run that is resumed goes on in the same W&B run.
+    """Log to Weights & Biases. A resumed run continues the same W&B run.
 
     Set WANDB_MODE=offline to keep everything on this machine.
 
     Args:
-      project: of W&B.
-      folder: of the run.
-      options: further ones of `wandb.init`.
+      project: W&B project.
+      folder: folder of the run.
+      options: other arguments of `wandb.init`.
     """
 
     def __init__(self, project: str, folder: str | os.PathLike, **options: Any):
@@ -194,20 +193,20 @@ class WandbLogger:
 
         folder = pathlib.Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        kept, config = folder / "wandb.txt", folder / "config.json"
-        if not kept.exists():
-            kept.write_text(uuid.uuid4().hex + "\n")
+        id_file, config = folder / "wandb.txt", folder / "config.json"
+        if not id_file.exists():
+            id_file.write_text(uuid.uuid4().hex + "\n")
         given = {"config": json.loads(config.read_text())} if config.exists() else {}
-        about: dict[str, Any] = {"name": folder.resolve().name, "id": kept.read_text().strip()}
+        about: dict[str, Any] = {"name": folder.resolve().name, "id": id_file.read_text().strip()}
         about |= {"resume": "allow", **given, **options}
         self._run = wandb.init(project=project, dir=str(folder), **about)
         self._run.define_metric("*", step_metric="steps")
 
     def log(self, group: str, numbers: Mapping[str, float | int], steps: int) -> None:
-        """Send what is finite."""
+        """Log the finite numbers."""
         finite = {f"{group}/{name}": value for name, value in numbers.items() if math.isfinite(value)}
         self._run.log({"steps": steps, **finite})
 
     def close(self) -> None:
-        """Send what is still held back."""
+        """Send buffered metrics and end the W&B run."""
         self._run.finish()

@@ -34,9 +34,9 @@ class Boxoban:
 
     def reset(self, key: Array) -> BoxobanState:
         """Return the state of a level drawn uniformly."""
-        return self.start(jax.random.randint(key, (), 0, self.levels.count))
+        return self.reset_to(jax.random.randint(key, (), 0, self.levels.count))
 
-    def start(self, level: Int[Array, ""]) -> BoxobanState:
+    def reset_to(self, level: Int[Array, ""]) -> BoxobanState:
         """Return the state of a chosen level."""
         return initial_state(self.levels.cells(level))
 

@@ -35,9 +35,9 @@ class RushHour:
 
     def reset(self, key: Array) -> RushHourState:
         """Return the state of a level drawn uniformly."""
-        return self.start(jax.random.randint(key, (), 0, self.levels.count))
+        return self.reset_to(jax.random.randint(key, (), 0, self.levels.count))
 
-    def start(self, level: Int[Array, ""]) -> RushHourState:
+    def reset_to(self, level: Int[Array, ""]) -> RushHourState:
         """Return the state of a chosen level."""
         return initial_state(self.levels.cells(level))
 
