@@ -104,7 +104,12 @@ def test_a_plan_as_tables():
 
 @thorough
 def test_gradients_are_timed(tmp_path):
-    script = [sys.executable, str(ROOT / "benchmarks" / "gradient.py"), "--out", str(tmp_path / "timings.json")]
+    script = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "gradient.py"),
+        "--out",
+        str(tmp_path / "timings.json"),
+    ]
     done = run(*script, "--batch", "8", "--microbatch", "4", "--rounds", "1", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     timings = json.loads((tmp_path / "timings.json").read_text())["timings"]

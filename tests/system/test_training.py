@@ -1,4 +1,4 @@
-"""Runs of training: their folders, interruptions, policies, evaluations, and all that can be wrong."""
+"""Training runs: folders, interruptions, policies, evaluations, and input that is refused."""
 
 import csv
 import json
@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 
 import jax
 import jax.numpy as jnp
@@ -21,22 +22,22 @@ from test_commands import COMMAND, ROOT, UNOPTIMISED, run
 import looped_actor
 from helpers import evaluated, thorough
 from looped_actor.puzzles.banks import open_bank, starter_bank, write_bank
-from looped_actor.puzzles.build import generate
-from looped_actor.puzzles.envs import Boxoban
+from looped_actor.puzzles.boxoban.env import Boxoban
+from looped_actor.puzzles.generate import generate
 from looped_actor.runs.folder import begin_run, fingerprint_of, read_run, train_run
 from looped_actor.runs.load import load_policy
 from looped_actor.runs.registry import run_of
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
 from looped_actor.training.sharding import all_devices
 from looped_actor.utils.tensors import PolicyError
-from tiny import CHANGES, tiny
+from tiny import CHANGES, LOOPED_CHANGES, tiny
 
-SETTINGS = [f"{name}={json.dumps(value)}" for name, value in CHANGES.items()]
+SETTINGS = [f"{name}={json.dumps(value)}" for name, value in (CHANGES | LOOPED_CHANGES).items()]
 
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory):
-    """A run that ended."""
+    """Folder of a run that ended."""
     folder = tmp_path_factory.mktemp("runs") / "first"
     config = begin_run(tiny(), folder)
     assert train_run(config, folder, all_devices(1)) is Ending.FINISHED
@@ -45,7 +46,7 @@ def finished(tmp_path_factory):
 
 @pytest.fixture
 def copy(finished, tmp_path):
-    """One to spoil."""
+    """A copy of it, to damage."""
     return pathlib.Path(shutil.copytree(finished, tmp_path / "copy"))
 
 
@@ -55,17 +56,23 @@ def rows_of(folder):
 
 
 @thorough
-def test_a_run_can_be_timed(finished):
-    done = run(
-        *COMMAND, "bench", "train", str(finished), "--quick", "--json", "--devices", "1", **UNOPTIMISED
-    )
+def test_a_run_can_be_timed(finished, tmp_path):
+    script = [
+        sys.executable,
+        str(ROOT / "benchmarks" / "savings.py"),
+        "--out",
+        str(tmp_path / "timings.json"),
+    ]
+    words = ["--policy", str(finished), "--work", "iteration", "--quick", "--devices", "1"]
+    done = run(*script, *words, **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    facts = json.loads(done.stdout)
-    for work in (facts, facts["rollout"], facts["update"]):
+    timings = json.loads((tmp_path / "timings.json").read_text())["timings"]
+    timing = timings[str(finished)]["iteration"]
+    for work in (timing, timing["rollout"], timing["update"]):
         assert 1 <= work["mean_loops"] <= work["max_loops"] == 4
-        assert work["executed_over_asked"] >= 1
+        assert work["executed_over_needed"] >= 1
         assert min(work["over_frozen"], work["over_bare"], work["iso_flops_over_frozen"]) > 0
-    assert facts["work"] == "iteration"
+    assert timing["work"] == "iteration"
 
 
 def test_a_folder_holds_all_of_a_run(finished):
@@ -85,7 +92,9 @@ def test_a_folder_holds_all_of_a_run(finished):
     facts = json.loads((finished / "evaluations" / "000000000768.json").read_text())
     assert facts["levels"] == 10
     assert sum(facts["loop_histogram"].values()) == round(facts["mean_steps"] * 10)
-    assert read_run(finished) == tiny()
+    config = read_run(finished)
+    assert min(config.microbatch, config.slots) >= 1  # chosen for the device
+    assert config == replace(tiny(), microbatch=config.microbatch, slots=config.slots)
     provenance = json.loads((finished / "provenance.json").read_text())
     splits = ("train", "held_out", "valid")
     banks = {split: open_bank(finished / "levels" / f"{split}.levels") for split in splits}
@@ -100,10 +109,10 @@ def test_three_banks_have_no_level_in_common(finished):
 
 
 def test_each_bank_is_played_when_it_should_be(finished):
-    """While training, some to watch and as many of those learned from; at the end, all that were held out."""
+    """Validation levels and as many training levels during training; all test levels at the end."""
     folder, policy = finished / "levels", load_policy(finished)
 
-    def told(facts):
+    def results(facts):
         return [facts[name] for name in ("levels", "solved", "loops", "mean_steps", "loop_histogram")]
 
     last = json.loads((finished / "evaluations" / "000000000768.json").read_text())
@@ -111,20 +120,20 @@ def test_each_bank_is_played_when_it_should_be(finished):
         split: looped_actor.evaluate(policy, folder / f"{split}.levels", count=count, mesh=all_devices(1))
         for split, count in (("train", 10), ("valid", None), ("held_out", None))
     }
-    assert told(last) == told(played["valid"])
-    assert told(last["train"]) == told(played["train"])
-    assert told(json.loads((finished / "test.json").read_text())) == told(played["held_out"])
-    assert len({tuple(map(str, told(facts))) for facts in played.values()}) == 3
+    assert results(last) == results(played["valid"])
+    assert results(last["train"]) == results(played["train"])
+    assert results(json.loads((finished / "test.json").read_text())) == results(played["held_out"])
+    assert len({tuple(map(str, results(facts))) for facts in played.values()}) == 3
 
 
-def test_a_run_of_two_banks_watches_what_is_held_out(tmp_path):
+def test_a_run_of_two_banks_is_validated_on_the_test_levels(tmp_path):
     easy = generate(tiny().levels.recipe, {"held_out": 5, "train": 8})
     for split, bank in easy.items():
         write_bank(bank, tmp_path / f"{split}.levels")
     given = {f"levels__{split}": str(tmp_path / f"{split}.levels") for split in easy}
     run = run_of(tiny(**given), tmp_path / "run")
     assert set(run.prepare()) == {"train", "held_out"}
-    assert run.puzzle.bank("valid").info.checksum == easy["held_out"].info.checksum
+    assert run.bank("valid").info.checksum == easy["held_out"].info.checksum
 
 
 def test_a_checkpoint_is_evaluated_without_the_training_levels(copy):
@@ -147,7 +156,7 @@ def test_a_run_is_not_overwritten(finished):
 
 
 def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
-    """As after a kill: newer checkpoints are not there, and the metrics are ahead of the one that is."""
+    """As after a kill: newer checkpoints are missing, and metrics.csv is ahead of the last one."""
     for newer in (4, 6):
         shutil.rmtree(copy / "checkpoints" / str(newer), ignore_errors=True)
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["2"]
@@ -159,9 +168,9 @@ def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
         assert (copy / name).read_bytes() == (finished / name).read_bytes(), name
 
 
-def test_a_run_that_carries_its_thoughts_does_too(tmp_path):
-    """What is carried is in its checkpoints."""
-    whole = begin_run(tiny(start="carried-bfloat16", total_steps=4 * 128), tmp_path / "whole")
+def test_a_run_that_carries_latents_does_too(tmp_path):
+    """The carry is in its checkpoints."""
+    whole = begin_run(tiny(arm__carry_latent=True, total_steps=4 * 128), tmp_path / "whole")
     train_run(whole, tmp_path / "whole", all_devices(1))
     copy = pathlib.Path(shutil.copytree(tmp_path / "whole", tmp_path / "copy"))
     shutil.rmtree(copy / "checkpoints" / "4")
@@ -170,8 +179,8 @@ def test_a_run_that_carries_its_thoughts_does_too(tmp_path):
     for name in ("metrics.csv", "policy/policy.safetensors", "evaluations/000000000512.json"):
         assert (copy / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
     facts = evaluated(copy, count=5)
-    assert facts["start"] == "carried-bfloat16"
-    assert evaluated(copy, count=5, start="fixed")["start"] == "fixed"
+    assert facts["start"] == "carried"
+    assert evaluated(copy, count=5, carry_latent=False)["start"] == "fixed"
 
 
 @pytest.mark.parametrize(
@@ -187,21 +196,22 @@ def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
     config = begin_run(tiny(task, arm, total_steps=128), tmp_path / "run")
     train_run(config, tmp_path / "run", all_devices(1))
     policy = load_policy(tmp_path / "run")
-    assert policy.config.arm == arm
+    assert policy.spec.arm == policy.config.arm.name == arm
     facts = evaluated(tmp_path / "run", count=5)
     assert facts["levels"] == 5
     assert facts["max_loops"] == {"iso-params": 1, "iso-flops": 4, "drc": 2, "fixed-4": 4}[arm]
     if arm == "fixed-4":
         assert evaluated(tmp_path / "run", count=5, max_loops=6)["loops"] == 6
     else:
-        for change in ({"max_loops": 6}, {"start": "carried"}):
+        for change in ({"max_loops": 6}, {"carry_latent": True}):
             with pytest.raises(ValueError, match=f"{arm} does not loop"):
                 evaluated(tmp_path / "run", count=5, **change)
 
 
-def test_a_run_in_step_and_in_double_precision_is_evaluated(tmp_path):
-    config = tiny(total_steps=128, double_precision=True, synchronous=True)
-    train_run(begin_run(config, tmp_path), tmp_path, all_devices(1))
+def test_a_run_in_double_precision_is_evaluated(x64, tmp_path):
+    train_run(begin_run(tiny(total_steps=128), tmp_path), tmp_path, all_devices(1))
+    tensors = safetensors.numpy.load_file(tmp_path / "policy" / "policy.safetensors")
+    assert {array.dtype for name, array in tensors.items() if "parameters" in name} == {np.dtype("float64")}
     facts = evaluated(tmp_path, count=5)
     assert facts["levels"] == 5
     assert 1 <= facts["loops"] <= 4
@@ -211,10 +221,10 @@ def test_a_policy_loads_and_acts_as_it_did(finished):
     policy = looped_actor.load_policy(finished / "policy")
     bank = open_bank(finished / "levels" / "held_out.levels")
     env = Boxoban(bank.on_device(), policy.config.time_limit)
-    boards = jax.vmap(env.observe)(jax.vmap(env.start)(jnp.arange(10)))
-    decision = policy(boards)
-    assert decision.distribution.logits.shape == (10, 4)
-    assert decision.value.shape == (10,)
+    boards = jax.vmap(env.observe)(jax.vmap(env.reset_to)(jnp.arange(10)))
+    output = policy(boards)
+    assert output.distribution.logits.shape == (10, 4)
+    assert output.value.shape == (10,)
     deeper = policy(boards, halting=looped_actor.PolicyKL(threshold=0.0, max_loops=9))
     assert (deeper.loop.loops == 9).all()
     # Level by level and step by step, it does what the evaluation reports.
@@ -223,29 +233,29 @@ def test_a_policy_loads_and_acts_as_it_did(finished):
 
     @jax.jit
     def step(state):
-        decision = policy(env.observe(state)[None])
-        state, outcome = env.step(state, decision.distribution.mode()[0])
-        return state, outcome.terminated, decision.loop.loops[0]
+        output = policy(env.observe(state)[None])
+        state, outcome = env.step(state, output.distribution.mode()[0])
+        return state, outcome.terminated, output.loop.loops[0]
 
     for level in range(8):
-        state, ended = env.start(jnp.int32(level)), False
+        state, ended = env.reset_to(jnp.int32(level)), False
         for _ in range(env.time_limit):
             if not ended:
-                state, ended, taken = step(state)
-                loops.append(int(taken))
+                state, ended, needed = step(state)
+                loops.append(int(needed))
         solved += bool(ended)
     assert facts["solved"] == solved
     assert facts["loops"] == pytest.approx(np.mean(loops))
 
 
-def test_the_policy_that_was_trained_here_still_plays(tmp_path):
-    """Its record says 93.2% of 1,000 held-out levels, of which these are the first hundred."""
+def test_the_policy_of_the_recorded_run_still_plays(tmp_path):
+    """The record: 93.2% of 1,000 test levels, of which these are the first hundred."""
     recipe = load_policy(ROOT / "results" / "micro_rush_hour").config.levels.recipe
     write_bank(generate(recipe, {"held_out": 100})["held_out"], tmp_path / "held_out.levels")
     facts = evaluated(ROOT / "results" / "micro_rush_hour", levels=tmp_path / "held_out.levels")
     assert facts["success"] > 0.85
     by_length = [row["loops"] for row in facts["by_optimal_moves"]]
-    assert by_length[-1] > by_length[0]  # it thinks longer about longer levels
+    assert by_length[-1] > by_length[0]  # more loops on levels with longer solutions
 
 
 def test_caps_and_thresholds_change_at_test_time(finished):
@@ -266,7 +276,7 @@ def test_baselines_are_played_on_request(finished):
     assert sum(row["levels"] for row in facts["by_optimal_moves"]) == facts["levels"] == 20
 
 
-def spoil(path, change):
+def damage(path, change):
     path.write_bytes(change(path.read_bytes()))
 
 
@@ -290,7 +300,7 @@ def spoil(path, change):
         ),
     ],
 )
-def test_evaluations_that_cannot_be_are_refused(evaluate, message, finished):
+def test_impossible_evaluations_are_refused(evaluate, message, finished):
     with pytest.raises(ValueError) as error:  # noqa: PT011
         evaluate(finished)
     assert message in str(error.value)
@@ -303,7 +313,7 @@ def resumed(folder):
 def test_a_truncated_checkpoint_is_named(copy):
     place = copy / "checkpoints" / "6" / "state"
     data = max(place.rglob("*"), key=lambda path: path.stat().st_size if path.is_file() else 0)
-    spoil(data, lambda data: data[: len(data) // 2])
+    damage(data, lambda data: data[: len(data) // 2])
     with pytest.raises(CheckpointError, match="delete this folder to resume from checkpoint 4"):
         resumed(copy)
 
@@ -312,7 +322,7 @@ def test_a_truncated_checkpoint_is_named(copy):
 def test_a_flipped_bit_is_noticed(where, copy):
     place = copy / "checkpoints" / "6" / "state"
     for data in place.rglob("d/*"):
-        spoil(data, lambda data: flipped(data, int(len(data) * where)))
+        damage(data, lambda data: flipped(data, int(len(data) * where)))
     with pytest.raises(CheckpointError, match="this checkpoint is damaged"):
         resumed(copy)
 
@@ -328,7 +338,7 @@ def test_a_missing_bookmark_is_named(copy):
 
 
 def test_a_changed_configuration_is_noticed(copy):
-    spoil(copy / "config.json", lambda text: text.replace(b'"epochs": 2', b'"epochs": 3'))
+    damage(copy / "config.json", lambda text: text.replace(b'"epochs": 2', b'"epochs": 3'))
     with pytest.raises(CheckpointError, match="another configuration"):
         resumed(copy)
 
@@ -337,15 +347,15 @@ def test_a_checkpoint_of_another_net_is_named_by_its_shapes(finished):
     from looped_actor.training import Checkpoints
 
     checkpoints = Checkpoints(finished / "checkpoints", fingerprint_of(finished), read_only=True)
-    like = run_of(tiny(core__width=16), finished, all_devices(1)).trainer.init(0)
+    like = run_of(tiny(arm__core__width=16), finished, all_devices(1)).trainer.init(0)
     with pytest.raises(CheckpointError, match=r"is \(.*\) in the checkpoint and \(.*\) in this run"):
         checkpoints.restore(like)
 
 
 def test_shortened_metrics_are_noticed(copy):
-    spoil(copy / "metrics.csv", lambda text: text[:-10])
+    damage(copy / "metrics.csv", lambda text: text[:-10])
     shutil.rmtree(copy / "checkpoints" / "6")
-    spoil(copy / "metrics.csv", lambda text: text[:300])
+    damage(copy / "metrics.csv", lambda text: text[:300])
     with pytest.raises(ValueError, match="was changed or cut since"):
         resumed(copy)
 
@@ -363,12 +373,12 @@ def test_missing_levels_are_named(copy):
 
 
 def rewritten(change):
-    def spoiled(data):
+    def damaged(data):
         tensors = safetensors.numpy.load(data)
         change(tensors)
         return safetensors.numpy.save(tensors, metadata={"format": "looped-actor policy 1"})
 
-    return spoiled
+    return damaged
 
 
 def first(tensors):
@@ -393,14 +403,14 @@ def first(tensors):
     ],
 )
 def test_a_tampered_policy_is_refused(change, message, copy):
-    spoil(copy / "policy" / "policy.safetensors", change)
+    damage(copy / "policy" / "policy.safetensors", change)
     with pytest.raises(PolicyError) as error:
         load_policy(copy)
     assert message in str(error.value)
 
 
 def test_a_policy_needs_its_configuration(copy):
-    spoil(copy / "policy" / "config.json", lambda text: text.replace(b'"width": 8', b'"width": 16'))
+    damage(copy / "policy" / "config.json", lambda text: text.replace(b'"width": 8', b'"width": 16'))
     with pytest.raises(PolicyError, match=r"for its config.json it must be \(16,"):
         load_policy(copy / "policy")
     (copy / "policy" / "config.json").unlink()
@@ -411,23 +421,24 @@ def test_a_policy_needs_its_configuration(copy):
 
 
 def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeypatch):
-    """Rewards turn to NaN in the fifth iteration: a fault that only an injection can bring."""
-    from looped_actor.algorithms import PPO as ppo
+    """Advantages turn to NaN in the fifth iteration: a fault that only an injection can bring."""
+    from looped_actor.algorithms import ppo
 
-    judge, learn, at = ppo.advantages, ppo.PPO.learn, {}
+    advantages, learn, at = ppo.advantages, ppo.PPO._learn, {}
 
-    def poisoned(*rollout, **options):
-        found = judge(*rollout, **options)
+    def advantages_with_nan(*rollout, **options):
+        found = advantages(*rollout, **options)
         return found._replace(advantage=found.advantage * jnp.where(at["iteration"] >= 4, jnp.nan, 1.0))
 
-    def watched(self, world, state, experience, advice):
+    def learn_and_note(self, vector, state, env_state, rollout):
         at["iteration"] = state.iteration
-        return learn(self, world, state, experience, advice)
+        return learn(self, vector, state, env_state, rollout)
 
-    monkeypatch.setattr(ppo, "advantages", poisoned)
-    monkeypatch.setattr(ppo.PPO, "learn", watched)
+    monkeypatch.setattr(ppo, "advantages", advantages_with_nan)
+    monkeypatch.setattr(ppo.PPO, "_learn", learn_and_note)
+    monkeypatch.setattr("looped_actor.training.fit.MAX_SKIPPED_IN_A_ROW", 12)
     folder = tmp_path / "run"
-    config = begin_run(tiny(max_skipped_in_a_row=12, total_steps=50 * 128), folder)
+    config = begin_run(tiny(total_steps=50 * 128), folder)
     with pytest.raises(BrokenTrainingError) as error:
         train_run(config, folder, all_devices(1))
     assert "not finite in the last 16 updates" in str(error.value)  # two iterations of 8
@@ -440,13 +451,14 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
 
 
 def start(*words):
+    """Start a command."""
     command = [*COMMAND, *map(str, words)]
     flags = os.environ | UNOPTIMISED
     return subprocess.Popen(command, env=flags, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
 def started(folder, *settings):
-    """A process that trains the tiny run, and has written three rows."""
+    """Start a process that trains the tiny run, and wait until it has written three rows."""
     process = start("train", "boxoban", "--devices", 1, "--out", folder, "--set", *SETTINGS, *settings)
     while not (folder / "metrics.csv").exists() or len(rows_of(folder)) < 3:
         assert process.poll() is None, process.stderr.read()
@@ -467,7 +479,7 @@ def test_sigterm_saves_and_ends(tmp_path):
 
 @thorough  # in CI, a grid of such runs is killed
 def test_a_run_that_was_killed_ends_as_one_that_was_not(finished, tmp_path):
-    """By SIGKILL, wherever it was: what is resumed ends with the bytes of a run that was left alone."""
+    """SIGKILL at any moment: the resumed run ends with the bytes of one that was not interrupted."""
     folder = tmp_path / "run"
     process = started(folder)
     process.kill()
@@ -482,20 +494,23 @@ def test_a_run_that_was_killed_ends_as_one_that_was_not(finished, tmp_path):
     ("script", "options", "shown"),
     [
         pytest.param(
-            "resume.py",
+            "tests/faults/resume.py",
             ["--kills", "2", "--steps", "1920", "--task", "rush-hour"],
             '"exact": true',
             marks=thorough,
         ),
         pytest.param(
-            "devices.py", ["--precisions", "float64", "--processes"], '"agree": true', marks=thorough
+            "studies/scaling/devices.py",
+            ["--precisions", "float64", "--processes"],
+            '"agree": true',
+            marks=thorough,
         ),
     ],
 )
 def test_what_the_studies_show_holds_at_small_size(script, options, shown):
-    """Killed and resumed, or spread over devices and processes: a run ends as if left alone on one device."""
+    """Killed and resumed, or on several devices and processes, a run ends as one on one device does."""
     done = subprocess.run(
-        [sys.executable, ROOT / "benchmarks" / script, *options],
+        [sys.executable, ROOT / script, *options],
         env=os.environ | UNOPTIMISED,
         capture_output=True,
         text=True,
@@ -505,7 +520,7 @@ def test_what_the_studies_show_holds_at_small_size(script, options, shown):
     assert shown in done.stdout
 
 
-@pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"], ["ogbench", "collect"]])
+@pytest.mark.parametrize("command", [["train"], ["resume"], ["eval"], ["robots", "collect"]])
 def test_help_shows_an_example(command):
     done = run(*COMMAND, *command, "--help")
     assert done.returncode == 0, done.stderr
@@ -519,18 +534,20 @@ def test_help_shows_an_example(command):
         (["train", "scene", "--data", "nowhere.npz"], "nowhere.npz: there is no such file; make it with"),
         (["train", "scene", "--levels", "a", "b"], "scene does not learn from levels: leave --levels out"),
         (["train", "boxoban", "--data", "a.npz"], "boxoban does not learn from data: leave --data out"),
-        (["train", "scene", "--arm", "drc"], "DRC needs a board"),
-        (["train", "rush-hour", "--arm", "mlp"], "a puzzle is a board"),
-        (["ogbench", "collect", "kitchen"], "cube-double"),
-        (["ogbench", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
-        (["ogbench", "film", "nowhere"], "nowhere is not a folder"),
-        (["ogbench", "film", "nowhere", "--every", "0"], "--every is too small"),
+        (["train", "scene", "--arm", "drc"], "needs a board"),
+        (["train", "rush-hour", "--arm", "mlp"], "needs vectors"),
+        (["robots", "collect", "kitchen"], "cube-double"),
+        (["robots", "collect", "scene", "--transitions", "0"], "transitions is 0; it must be at least 1"),
+        (["robots", "film", "nowhere"], "nowhere is not a folder"),
+        (["robots", "film", "nowhere", "--every", "0"], "--every is too small"),
         (
-            ["ogbench", "film", "nowhere", "--deviation", "2"],
+            ["robots", "film", "nowhere", "--deviation", "2"],
             "--deviation is 2.0; it must be between 0 and 1",
         ),
-        (["train", "boxoban", "--set", "ppo.lr=1"], "there is no field 'ppo.lr'"),
+        (["train", "boxoban", "--set", "algorithm.lr=1"], "there is no field 'algorithm.lr'"),
         (["train", "boxoban", "--set", "seed"], "write FIELD=VALUE"),
+        (["train", "boxoban", "--arm", "critics"], "boxoban has no critics"),
+        (["train", "scene", "--learner", "imitation"], "scene has no solver to imitate"),
         (["train", "boxoban", "--devices", "0"], "0 devices"),
         (["train", "boxoban", "--processes", "2"], "needs a coordinator"),
         (["train", "boxoban", "--scale", "paper", "--out", "/nonexistent/x"], "there is no such file"),
@@ -553,15 +570,23 @@ def test_mistakes_end_in_a_line(command, message, capsys, monkeypatch):
     assert "Traceback" not in error
 
 
-def test_a_dry_run_says_what_it_would_cost():
+def test_a_dry_run_prints_fields_and_cost():
     command = [*COMMAND, "train", "rush-hour", "--dry-run", "--devices", "1", "--set", *SETTINGS]
     done = run(*command, COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
-    for words in ("parameters", "MFLOPs", "memory: an update", "time on 1 device like this one", "ppo.clip"):
+    for words in ("parameters", "MFLOPs", "memory: a gradient", "algorithm.clip", "arm.core.width"):
         assert words in done.stdout
 
 
-def test_eval_prints_a_table_and_json(finished, tmp_path):
+def test_a_plan_with_timings():
+    command = [*COMMAND, "plan", "rush-hour", "--time", "--rounds", "1", "--set", *SETTINGS]
+    done = run(*command, COLUMNS="120", **UNOPTIMISED)
+    assert done.returncode == 0, done.stderr
+    for words in ("parameters", "MFLOPs", "memory: a gradient", "devices like this one", "fastest here"):
+        assert words in done.stdout
+
+
+def test_eval_prints_a_table_or_json(finished, tmp_path):
     done = run(*COMMAND, "eval", str(finished), "--count", "10", COLUMNS="120", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     assert "95% interval" in done.stdout

@@ -62,7 +62,7 @@ def test_rush_hour_rewards():
 
 
 def test_planes():
-    seen = boxoban("#@$. *+$."[:6]).observe(boxoban("#@$. *"[:6]).start(jnp.int32(0)))
+    seen = boxoban("#@$. *+$."[:6]).observe(boxoban("#@$. *"[:6]).reset_to(jnp.int32(0)))
     assert seen.shape == (1, 6, 4)
     np.testing.assert_array_equal(
         seen[0].T, [[1, 0, 0, 0, 0, 0], [0, 0, 1, 0, 0, 1], [0, 0, 0, 1, 0, 1], [0, 1, 0, 0, 0, 0]]
@@ -205,7 +205,7 @@ def test_a_window_shows_what_is_near():
     bank = starter_bank("boxoban")
     whole, part = Boxoban(bank.on_device()), WindowedBoxoban(bank.on_device(), radius=2)
     for level in range(5):
-        state = whole.start(jnp.int32(level))
+        state = whole.reset_to(jnp.int32(level))
         seen, all_of_it = np.asarray(part.observe(state)), np.asarray(whole.observe(state))
         ((row, column, _),) = np.argwhere(all_of_it[..., 3:])
         for r, c in np.ndindex(*all_of_it.shape[:2]):

@@ -176,7 +176,7 @@ def test_a_benchmark_s_policy_takes_the_loops_that_are_prescribed(monkeypatch):
     env = Boxoban(starter_bank("boxoban").on_device(40), time_limit=6)
     config = tiny("boxoban", arm__halting__max_loops=16)
     net = prescribed.PrescribedActor(run_of(config).build(nnx.Rngs(0)), depths)
-    state = jax.vmap(env.start)(jnp.arange(30))
+    state = jax.vmap(env.reset_to)(jnp.arange(30))
     state, _ = jax.vmap(env.step)(state, jnp.zeros(30, int))
     observation = jax.vmap(env.observe)(state).astype(jnp.float32)
     expected = prescribed_depths(observation, depths)

@@ -338,7 +338,7 @@ def shuffle_steps(config: RolloutConfig, rows: int, key: Array) -> Int[Array, "u
 
 METRICS = {
     "episodes": "Episodes that ended in this iteration.",
-    "success": "Share of them that succeeded. NaN if none ended, or if the environment does not report success.",
+    "success": "Share of these that succeeded. NaN if none ended or the environment does not report success.",
     "episode_return": "Mean return of these episodes.",
     "episode_length": "Mean length of these episodes.",
     "loops": "Mean loops of a decision when acting.",
@@ -351,8 +351,8 @@ METRICS = {
     "gradient_norm": "Global norm before clipping.",
     "skipped_updates": "Updates skipped since the start because loss or gradient was not finite.",
     "skipped_in_a_row": "Updates skipped since the last one that was applied.",
-    "fresh_start_kl": "If latents are carried: KL from the acting policy to the same policy without its carry.",
-    "stored_start_kl": "If latents are carried: KL from the acting policy to the same policy computed again.",
+    "fresh_start_kl": "With carried latents: KL from the acting policy to the same policy without its carry.",
+    "stored_start_kl": "With carried latents: KL from the acting policy to the same policy computed again.",
 }
 """Columns of metrics.csv that every algorithm with rollouts has."""
 

@@ -100,8 +100,8 @@ def _text(card: Card, name: str) -> str:
     trained = f"\n\n```bash\n{card.trained}\n```" if card.trained else ""
     return f"""# {name}
 
-A policy for {card.task} with adaptive depth: one small transformer block is applied to a latent until the action
-distribution stops changing, at most {card.max_loops} times{carried}.
+A policy for {card.task} with adaptive depth: one small transformer block is applied to a latent until the
+action distribution stops changing, at most {card.max_loops} times{carried}.
 It has {card.parameters:,} parameters.
 
 ## Use

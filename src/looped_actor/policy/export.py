@@ -9,9 +9,11 @@ import jax
 import numpy as np
 from jax import export as jax_export
 
-from looped_actor.algorithms import init_carry, make_policy
+from looped_actor.algorithms import make_policy
 from looped_actor.evaluation.options import ExportOptions, options_from
 from looped_actor.loop import Carry, EarlyExit
+from looped_actor.loop.carry import zero_carry
+from looped_actor.models import PolicyOutput
 from looped_actor.names import WEIGHTS_FILE
 from looped_actor.policy.card import Card, read_card, write_card
 from looped_actor.policy.policy import FORMAT as POLICY_FORMAT
@@ -52,13 +54,10 @@ def export_policy(policy: Policy, options: ExportOptions, out: pathlib.Path) -> 
 
     (batch,) = jax_export.symbolic_shape(BATCH)
     shapes = [jax.ShapeDtypeStruct((batch, *one.shape), one.dtype) for one in inputs.values()]
-    carry = jax.eval_shape(
-        lambda *leaves: init_carry(
-            spec.definition, weights, spec.to_observation(leaves), policy.carry_latent
-        ),
-        *shapes,
-    )
-    carried = carry._asdict() if policy.carry_latent else {}
+    carried: dict[str, Any] = {}
+    if policy.carry_latent:
+        start = jax.eval_shape(lambda *leaves: _zero_carry(decide(spec.to_observation(leaves))), *shapes)
+        carried = start._asdict()
     observed, shapes = len(shapes), [*shapes, *carried.values()]
 
     def act(*leaves: jax.Array) -> dict[str, Any]:
@@ -92,6 +91,11 @@ def export_policy(policy: Policy, options: ExportOptions, out: pathlib.Path) -> 
     write_whole(out / PROGRAM_FILE, bytes(exported.serialize()))
     write_whole(out / SIGNATURE_FILE, (json.dumps(signature, indent=1) + "\n").encode())
     return signature
+
+
+def _zero_carry(output: PolicyOutput) -> Carry:
+    assert output.loop is not None
+    return zero_carry(output.loop.latent)
 
 
 def make_card(policy: Policy, **known: Any) -> Card:

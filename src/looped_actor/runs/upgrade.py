@@ -36,8 +36,8 @@ def upgrade_config(data: Any, where: str, resumable: bool) -> Any:
     missing = _missing_options(data)
     if missing and (resumable or "window" in missing):
         raise ConfigError(
-            f"{where} was written by version 0.2 with {', '.join(missing)}, which this version does not have: "
-            "continue the run with version 0.2"
+            f"{where} was written by version 0.2 with {', '.join(missing)}, which this version does not "
+            "have: continue the run with version 0.2"
         )
     for name in DROPPED:
         data.pop(name, None)

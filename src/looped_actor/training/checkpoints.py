@@ -217,8 +217,8 @@ class Checkpoints:
         for name in [*ours, *theirs]:
             if ours.get(name) != theirs.get(name):
                 raise CheckpointError(
-                    f"{self.folder / str(chosen)}: {name} is {theirs.get(name, 'missing')} in the checkpoint and "
-                    f"{ours.get(name, 'missing')} in this run: it belongs to another one"
+                    f"{self.folder / str(chosen)}: {name} is {theirs.get(name, 'missing')} in the checkpoint "
+                    f"and {ours.get(name, 'missing')} in this run: it belongs to another one"
                 )
 
     def wait(self) -> None:
