@@ -6,6 +6,7 @@ Run it before a change that must not alter behaviour, and never to make a failin
 """
 
 import csv
+import os
 import pathlib
 import sys
 import tempfile
@@ -13,7 +14,11 @@ import zipfile
 
 sys.path.insert(0, str(pathlib.Path(__file__).parents[1]))
 
-from looped_actor.codec import replaced
+from flags import QUICK_TO_COMPILE
+
+os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE  # as in the tests: initial weights are drawn in float32
+
+from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
 from looped_actor.models import AUTHORS
@@ -27,7 +32,7 @@ FOUR_ITERATIONS = {
     "levels__held_out_count": 20,
 }
 AUTHORS_RECIPE = {
-    "core__initial": AUTHORS,
+    "core__initial": to_json(AUTHORS),
     "halting__reverse": True,
     "ppo__bootstrap_timeouts": False,
     "ppo__shuffle": "steps",

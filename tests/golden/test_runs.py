@@ -1,4 +1,5 @@
-"""Short runs of every learner, as commit 395f374 made them: the same numbers, and its folders still go on.
+"""Short runs of every learner and arm, as commits 395f374 and cd662b2 made them: the same numbers, and their
+folders still go on.
 
 Each zip file is a folder that this commit wrote, with metrics of four iterations in float64: another order of
 sums, or another processor, shows in the last digits only, hence a tolerance.
@@ -26,10 +27,25 @@ LEARNED = [
     "ppo-iso-flops",
     "gciql",
     "gciql-mlp",
+    "ppo-iso-params",
+    "ppo-carried",
+    "ppo-authors",
+    "imitation-carried",
+    "gciql-differences",
+    "gciql-critics",
     # Whose parts the others and the tests of equivalence have too.
     *(
         pytest.param(name, marks=thorough)
-        for name in ("ppo-in-step", "ppo-drc", "imitation-rush-hour", "gciql-mapped")
+        for name in (
+            "ppo-in-step",
+            "ppo-drc",
+            "ppo-fixed-4",
+            "ppo-window",
+            "ppo-random-caps",
+            "imitation-rush-hour",
+            "gciql-mapped",
+            "gciql-iso-flops",
+        )
     ),
 ]
 
@@ -101,7 +117,7 @@ def fitted(folder, config):
             seed=config.seed,
             fingerprint=fingerprint_of(folder),
             schedule=config.schedule,
-            evaluate=lambda state: {"success": 0.0, "loops": 1.0},
+            evaluate=lambda state: {"success": 0.0, "loops": 1.0, "prefers": 0.0},
         )
 
 
