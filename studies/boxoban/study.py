@@ -30,7 +30,7 @@ from train import (
 )
 
 HERE = pathlib.Path(__file__).parent
-WIDTHS = {64: (1e-3, 3e-3), 96: (1e-3, 3e-3), 128: (1e-3, 3e-3)}
+WIDTHS = {64: (1.5e-3, 3e-3), 96: (1.5e-3, 3e-3), 128: (1.5e-3, 3e-3)}
 """Learning rates of the pilot, by width."""
 SHORT, LONG = 5.0, 15.0
 """Core minutes of the pilot: of every run, and of the better rate of each width."""
@@ -96,7 +96,7 @@ class Study:
 
 def pilot(width: int, rate: float) -> Setting:
     """Return the setting of a pilot's run."""
-    return Setting(f"pilot-{width}-{rate:g}", width, rate, SHORT)
+    return Setting(f"pilot-decay-{width}-{rate:g}", width, rate, SHORT)
 
 
 def best(data: pathlib.Path, settings: list[Setting], by: str) -> Setting:

@@ -43,6 +43,7 @@ PLANE_SHARES = (1 / 2, 1 / 16, 1 / 16, 1 / 64)
 """Share of the cells of a cropped level that are wall (about), box, target and player."""
 TASK = PuzzleTask(planes=4, grid=(8, 8), board_actions=4)
 MAX_GRADIENT_NORM = 1.0
+ADAM_B2, WEIGHT_DECAY = 0.95, 0.1
 WARMUP = 200
 """Updates over which the learning rate rises."""
 AVERAGING = 0.999
@@ -137,7 +138,8 @@ class Learner:
     @staticmethod
     def _optimiser(rate: Any) -> optax.GradientTransformation:
         clip = optax.clip_by_global_norm(MAX_GRADIENT_NORM)
-        return optax.chain(clip, optax.scale_by_adam(), optax.scale(-rate))
+        adam = optax.scale_by_adam(b2=ADAM_B2)
+        return optax.chain(clip, adam, optax.add_decayed_weights(WEIGHT_DECAY), optax.scale(-rate))
 
     @partial(jax.jit, static_argnums=0, donate_argnums=1)
     def update(

@@ -73,12 +73,12 @@ RUNS = {
     "imitation": ["rush-hour", "--learner", "imitation", "--steps", ITERATIONS * 128, "--set", *PUZZLE],
     "gciql": ["cube-double", "--steps", ITERATIONS * 5, "--set", *ROBOT],
 }
-START = [*RUNS["ppo"], "levels.train_count=400", "evaluate_every=3", "checkpoint_every=2"]
+START = [*RUNS["ppo"], "levels.train_count=400", "evaluate_every=10", "checkpoint_every=3"]
 """Run with more levels than one process generates."""
-START[START.index("--steps") + 1] = 6 * 128
+START[START.index("--steps") + 1] = 120 * 128  # so that it is still learning after a minute
 SECONDS_OF_A_START = 60
 SENTENCE = re.compile(
-    r"^looped-actor: interrupted.*$|^.*: (saved; continue with|finished; the policy is in) .*$", re.M
+    r"^looped-actor: interrupted.*$|^.*: (saved; continue with:|finished; the policy is in) .*$", re.M
 )
 """Message of an interrupted run."""
 SECONDS_TO_NOTICE = 120
