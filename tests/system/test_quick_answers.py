@@ -11,20 +11,20 @@ from looped_actor.utils.errors import UserError
 HEAVY = {"jax", "flax", "numba", "orbax", "scipy.stats"}
 
 
-def imported(*words, cwd=None):
-    """What `python -X importtime` lists, the exit status, and the rest of the output."""
+def run_listing_imports(*words, cwd=None):
+    """Return the modules that `python -X importtime` lists, the exit status, and the rest of the output."""
     command = [sys.executable, "-X", "importtime", *words]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, cwd=cwd)
     lines = done.stderr.splitlines()
     names = {line.rpartition("|")[2].strip() for line in lines if line.startswith("import time:")}
-    said = "\n".join(line for line in lines if not line.startswith("import time:"))
-    return names, done.returncode, done.stdout + said
+    messages = "\n".join(line for line in lines if not line.startswith("import time:"))
+    return names, done.returncode, done.stdout + messages
 
 
 @pytest.mark.parametrize(
     ("words", "status", "message"),
     [
-        ("policies", 0, "rush-hour-micro"),
+        ("pretrained", 0, "rush-hour-micro"),
         ("eval rush-hour-mico", 2, "rush-hour-mico is not a folder"),
         ("eval rush-hour-micro --levels none.levels", 2, "none.levels: there is no such file"),
         ("eval rush-hour-micro --code none.py", 2, "--code none.py: there is no such Python file"),
@@ -37,34 +37,35 @@ def imported(*words, cwd=None):
         ("train --config none.json", 2, "none.json: there is no such file"),
         ("train boxoban --levels a b", 2, "a: there is no such file"),
         ("levels info none.levels", 2, "none.levels: there is no such file"),
-        ("ogbench film nowhere", 2, "nowhere is not a folder"),
+        ("robots film nowhere", 2, "nowhere is not a folder"),
     ],
 )
 def test_a_command_answers_without_jax(words, status, message, tmp_path):
-    names, returned, said = imported("-m", "looped_actor", *words.split(), cwd=tmp_path)
-    assert (returned, message in said) == (status, True), said
+    names, code, output = run_listing_imports("-m", "looped_actor", *words.split(), cwd=tmp_path)
+    assert (code, message in output) == (status, True), output
     assert not HEAVY & names
 
 
 def test_loading_a_policy_does_not_import_scipy_s_statistics():
-    names, returned, said = imported("-c", "import looped_actor; looped_actor.load_policy('rush-hour-micro')")
-    assert returned == 0, said
+    code = "import looped_actor; looped_actor.load_policy('rush-hour-micro')"
+    names, returned, output = run_listing_imports("-c", code)
+    assert returned == 0, output
     assert "jax" in names
     assert "scipy.stats" not in names
 
 
 @pytest.mark.parametrize(
-    ("error", "is_mistake"), [(UserError("give another"), False), (ValueError("shapes (3,) and (4,)"), True)]
+    ("error", "is_bug"), [(UserError("give another"), False), (ValueError("shapes (3,) and (4,)"), True)]
 )
-def test_only_messages_to_users_are_printed_as_such(error, is_mistake, monkeypatch, capsys):
-    def made(in_short):
+def test_only_messages_to_users_are_printed_as_such(error, is_bug, monkeypatch, capsys):
+    def make_app(summary):
         raise error
 
-    monkeypatch.setattr(cli, "made", made)
-    monkeypatch.setattr("sys.argv", ["looped-actor", "policies"])
+    monkeypatch.setattr(cli, "make_app", make_app)
+    monkeypatch.setattr("sys.argv", ["looped-actor", "pretrained"])
     with pytest.raises(SystemExit) as end:
         cli.main()
     assert end.value.code == 2
-    said = capsys.readouterr().err
-    assert ("Traceback" in said, "Please report" in said) == (is_mistake, is_mistake)
-    assert str(error) in said
+    message = capsys.readouterr().err
+    assert ("Traceback" in message, "Please report" in message) == (is_bug, is_bug)
+    assert str(error) in message

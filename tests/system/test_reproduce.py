@@ -78,7 +78,7 @@ def undisturbed(tmp_path_factory):
     folder = tmp_path_factory.mktemp("grid")
     output, error = (process := start(folder)).communicate(timeout=400)
     assert process.returncode == 0, error
-    assert "2 runs, 0 of them there already" in output
+    assert "2 runs, 0 of them finished" in output
     return folder
 
 
@@ -116,7 +116,7 @@ def test_finished_runs_and_their_tables_are_not_made_again(undisturbed):
     before[table] = table.stat().st_mtime_ns
     output, error = (once_more := start(undisturbed)).communicate(timeout=200)
     assert once_more.returncode == 0, error
-    assert "2 runs, 2 of them there already" in output
+    assert "2 runs, 2 of them finished" in output
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 

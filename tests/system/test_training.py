@@ -27,7 +27,7 @@ from looped_actor.puzzles.generate import generate
 from looped_actor.runs.folder import begin_run, fingerprint_of, read_run, train_run
 from looped_actor.runs.load import load_policy
 from looped_actor.runs.registry import run_of
-from looped_actor.training import BrokenTrainingError, CheckpointError, Ending
+from looped_actor.training import BrokenTrainingError, CheckpointError, Ending, fit
 from looped_actor.training.sharding import all_devices
 from looped_actor.utils.tensors import PolicyError
 from tiny import CHANGES, LOOPED_CHANGES, tiny
@@ -436,7 +436,7 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
 
     monkeypatch.setattr(ppo, "advantages", advantages_with_nan)
     monkeypatch.setattr(ppo.PPO, "_learn", learn_and_note)
-    monkeypatch.setattr("looped_actor.training.fit.MAX_SKIPPED_IN_A_ROW", 12)
+    monkeypatch.setattr(sys.modules[fit.__module__], "MAX_SKIPPED_IN_A_ROW", 12)
     folder = tmp_path / "run"
     config = begin_run(tiny(total_steps=50 * 128), folder)
     with pytest.raises(BrokenTrainingError) as error:

@@ -11,8 +11,7 @@ from jax import export as jax_export
 
 from looped_actor.algorithms import make_policy
 from looped_actor.evaluation.options import ExportOptions, options_from
-from looped_actor.loop import Carry, EarlyExit
-from looped_actor.loop.carry import zero_carry
+from looped_actor.loop import Carry, EarlyExit, zero_carry
 from looped_actor.models import PolicyOutput
 from looped_actor.names import WEIGHTS_FILE
 from looped_actor.policy.card import Card, read_card, write_card
