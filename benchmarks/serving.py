@@ -37,7 +37,7 @@ from looped_actor.runs.load import policy_at
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
 from looped_actor.serving.engine import Answer, Engine
-from looped_actor.serving.protocol import HEADER_LENGTH, NAMES, Question
+from looped_actor.serving.protocol import HEADER_LENGTH, NAMES, InferRequest
 from looped_actor.serving.server import MODELS, Replica, Serving, start, stop
 
 SERVERS = ("slots", "batches")
@@ -154,7 +154,7 @@ def batching_replica() -> type[Replica]:
             batching: Any = self.one
             batching.set_max_batch_size(rows.count)
 
-        async def _asked(self, question: Question, limits: dict[str, Any]) -> list[Answer]:
+        async def _asked(self, question: InferRequest, limits: dict[str, Any]) -> list[Answer]:
             cap, begin = limits["max_loops"] or self.engine.rows.max_loops, time.monotonic()
             rows = zip(*question.inputs.values(), strict=True)
             one: Any = self.one

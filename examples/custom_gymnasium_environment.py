@@ -1,6 +1,6 @@
-"""A world of Gymnasium, all the way: CartPole from its four numbers; train, evaluate, save, export.
+"""An environment of Gymnasium, CartPole: train, evaluate, save and export a policy.
 
-Run it, kill it at any moment, and run it again: it goes on from its newest checkpoint.
+Run it, kill it at any moment, and run it again: it continues from its newest checkpoint.
 """
 
 import sys
@@ -9,23 +9,23 @@ import gymnasium
 from gymnasium.vector import AutoresetMode
 
 import looped_actor
-from looped_actor import OwnConfig, PPOConfig
+from looped_actor import CustomConfig, PPOConfig
 
 ENVS, WIDTH = 16, 16
 
 
 def env():
-    """Makes the copies that are trained on, and those that are evaluated on."""
+    """Return a vector environment. It is called once for training and once for evaluation."""
     same_step = {"autoreset_mode": AutoresetMode.SAME_STEP}
     return gymnasium.make_vec("CartPole-v1", ENVS, vectorization_mode="sync", vector_kwargs=same_step)
 
 
 def build(rngs):
-    """A token for each number that is observed, one core that loops, a policy and a value."""
-    core = looped_actor.CoreConfig(width=WIDTH, heads=2, layers=1, hidden_multiple=16, convolution=False)
-    return looped_actor.ActorCritic(
+    """Return the net: a token for each scalar of the observation, one looped core, a policy and a value."""
+    core = looped_actor.CoreConfig(width=WIDTH, heads=2, layers=1)
+    return looped_actor.Actor(
         looped_actor.VectorTokenizer(4, WIDTH, rngs=rngs),
-        looped_actor.LoopedTrunk(core, looped_actor.PolicyKL(max_loops=8), rngs=rngs),
+        looped_actor.LoopedTrunk(core, looped_actor.PolicyKL(max_loops=8), convolution=False, rngs=rngs),
         looped_actor.ReadoutLogits(WIDTH, 2, rngs=rngs),
         looped_actor.ValueHead(WIDTH, rngs=rngs),
     )
@@ -40,16 +40,16 @@ ppo = PPOConfig(
     discount=0.98,
     reward_scale=0.05,
 )
-config = OwnConfig(
-    task="CartPole", total_steps=40_960, ppo=ppo, episodes=32, evaluate_every=10, checkpoint_every=5
+config = CustomConfig(
+    task="CartPole", total_steps=40_960, algorithm=ppo, episodes=32, evaluate_every=10, checkpoint_every=5
 )
 
 if __name__ == "__main__":
     folder = sys.argv[1] if len(sys.argv) > 1 else "runs/cart_pole"
     policy = looped_actor.train(config, folder, env=env, build=build)
-    facts = looped_actor.evaluate(policy, gymnasium.make("CartPole-v1"), count=20)
-    print(f"the pole stands for {facts['mean_steps']:.0f} steps, mean loops {facts['loops']:.1f}")
+    results = looped_actor.evaluate(policy, gymnasium.make("CartPole-v1"), count=20)
+    print(f"mean episode length {results['mean_steps']:.0f} steps, mean loops {results['loops']:.1f}")
     looped_actor.export(policy, f"{folder}/exported", platforms=("cpu",))
-    again = looped_actor.load_policy(folder, build)  # as another process would
+    loaded = looped_actor.load_policy(folder, build)  # as another process would
     observation, _ = gymnasium.make("CartPole-v1").reset(seed=0)
-    print(again.act(observation))
+    print(loaded.act(observation))

@@ -1,4 +1,4 @@
-"""Names that commands and configurations know. Imports nothing, so that `--help` answers at once."""
+"""Names that commands and configurations know. Imports nothing, so `--help` is fast."""
 
 from typing import Literal, get_args
 

@@ -35,7 +35,7 @@ from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.models import AUTHORS
 from looped_actor.puzzles.banks import LevelBank
 from looped_actor.puzzles.build import generate
-from looped_actor.reproduction.grid import complete_run, is_finished, standing_of
+from looped_actor.reproduction.grid import complete_run, is_finished, progress_of
 from looped_actor.reproduction.seeds import outcome_table, over_seeds
 from looped_actor.runs.config import OnlineConfig
 from looped_actor.runs.evaluate import evaluate
@@ -155,11 +155,11 @@ def run(folder: pathlib.Path, keep: pathlib.Path, parts: list[str], seeds: list[
     for one in [one for one in wanted if not is_finished(keep / one.name)]:
         places = str(folder / one.name), str(folder / "stock"), str(keep / one.name)
         arguments = (to_json(one.config), *places, one.how)
-        jobs.append(Job(one.name, finish, arguments, partial(standing_of, folder / one.name)))
+        jobs.append(Job(one.name, finish, arguments, partial(progress_of, folder / one.name)))
 
     def show(statuses: Any) -> None:
         running: list[Status] = [status for status in statuses if status.state == "running"]
-        told = [f"{one.name} {one.standing.done:.0%} {one.standing.note}" for one in running]
+        told = [f"{one.name} {one.progress.done:.0%} {one.progress.note}" for one in running]
         print(f"\r{' | '.join(told):150.150}", end="", flush=True)
 
     with Processes(workers) as pool:

@@ -97,7 +97,7 @@ def test_a_number_that_becomes_infinite_is_refused(tmp_path):
     (tmp_path / "config.json").write_bytes((source / "config.json").read_bytes())
     data = safetensors.numpy.save(tensors, {"format": "looped-actor policy 1"})
     (tmp_path / "policy.safetensors").write_bytes(data)
-    with pytest.raises(PolicyError, match=f"{name} holds what is not a finite"):
+    with pytest.raises(PolicyError, match=f"{name} holds values that are not finite"):
         looped_actor.load_policy(tmp_path)
 
 
@@ -109,7 +109,7 @@ def test_only_regular_files_are_written_over(tmp_path):
     link.symlink_to(real)
     os.mkfifo(pipe)
     for target in (link, pipe, pathlib.Path(os.devnull), tmp_path):
-        with pytest.raises(ValueError, match="is no regular file"):
+        with pytest.raises(ValueError, match="is not a regular file"):
             write_whole(target, b"3")
     assert real.read_bytes() == b"2"
     assert pathlib.Path(os.devnull).is_char_device()
@@ -470,8 +470,8 @@ def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
         "looped_actor.training.sharding.start_devices", lambda *_: all_devices(1)
     )  # they are there
     for words, message in (
-        (["levels", "info", str(pipe)], "this is no regular file"),
-        (["train", "--config", str(pipe), "--dry-run"], "this is no regular file"),
+        (["levels", "info", str(pipe)], "this is not a regular file"),
+        (["train", "--config", str(pipe), "--dry-run"], "this is not a regular file"),
         (["train", "--config", str(deep), "--dry-run"], "RecursionError"),
         (["train", "--config", str(odd), "--dry-run"], "must be one of 'boxoban'"),
         ([*plan, "--steps", "1e30"], "no number here is that large"),
@@ -479,7 +479,7 @@ def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
         ([*plan, "--set", "ppo.learning_rate=" + "[" * 100_000], "config.ppo.learning_rate is '[[["),
         ([*plan, "--set", "levels.train=\x1b[31m"], r"levels.train is '\x1b[31m': it holds control"),
         (["train", "boxoban", "--out", str(tmp_path / "file" / "run")], "is a file, not a folder"),
-        (["levels", "show", "rush-hour", "--out", os.devnull], "is no regular file"),
+        (["levels", "show", "rush-hour", "--out", os.devnull], "is not a regular file"),
         (["levels", "show", "\x1b[2Jnothing"], r"\x1b[2Jnothing: there is no such file"),
     ):
         monkeypatch.setattr(sys, "argv", ["looped-actor", *words])

@@ -12,9 +12,9 @@ from looped_actor.serving.protocol import (
     HEADER_LENGTH,
     ProtocolError,
     number,
-    read_question,
+    parse_request,
     tensors,
-    write_answer,
+    format_response,
 )
 from looped_actor.serving.server import Serving
 
@@ -28,7 +28,7 @@ OUTPUTS = ["action", "logits"]
 
 def read(body, header_length=None, most_rows=4):
     text = body if isinstance(body, bytes) else json.dumps(body).encode()
-    return read_question(text, header_length, INPUTS, OUTPUTS, most_rows)
+    return parse_request(text, header_length, INPUTS, OUTPUTS, most_rows)
 
 
 def asked(**changes):
@@ -62,7 +62,7 @@ def test_answers_are_json_or_bytes_as_was_asked():
     told = {"action": np.array([3, 1], np.int32), "logits": np.ones((2, 4), np.float32)}
     wanted = [{"name": "logits", "parameters": {"binary_data": True}}, {"name": "action"}]
     question = read(asked(id="7", outputs=wanted))
-    body, headers = write_answer(question, "net", told, {"late": True})
+    body, headers = format_response(question, "net", told, {"late": True})
     size = int(headers[HEADER_LENGTH])
     head = json.loads(body[:size])
     assert (head["id"], head["model_name"], head["parameters"]) == ("7", "net", {"late": True})
@@ -70,7 +70,7 @@ def test_answers_are_json_or_bytes_as_was_asked():
     assert action == {"name": "action", "datatype": "INT32", "shape": [2], "data": [3, 1]}
     assert logits["parameters"] == {"binary_data_size": 32}
     np.testing.assert_array_equal(np.frombuffer(body[size:], "<f4"), np.ones(8))
-    body, headers = write_answer(read(asked()), "net", told, {})
+    body, headers = format_response(read(asked()), "net", told, {})
     assert HEADER_LENGTH not in headers
     assert json.loads(body)["outputs"][1]["data"] == [1.0] * 8
     assert tensors(INPUTS)[0] == {"name": "state", "datatype": "UINT8", "shape": [-1, 2, 3]}

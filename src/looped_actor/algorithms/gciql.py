@@ -123,7 +123,7 @@ class OfflineState(NamedTuple):
     fixed: PyTree
     """Variables of the actor that are not trained: the latent before the first loop."""
     statistics: RunningStatistics
-    """Of no observations: states are learned from without normalisation."""
+    """Statistics that do not normalise: states are used as they are."""
     iteration: Int[Array, ""]
     root: UInt32[Array, "2"]
     """Key from which every draw is addressed."""

@@ -29,7 +29,7 @@ from looped_actor.utils.errors import UserError
 
 
 class _Step(NamedTuple):
-    """What the devices compute for one step."""
+    """Device outputs of one step."""
 
     action: Shaped[Array, "b ..."]
     env_action: Shaped[Array, "b ..."]
@@ -43,7 +43,7 @@ class _Step(NamedTuple):
 
 
 class GymnasiumRollouts:
-    """Rollouts of a Gymnasium vector environment, all copies at once.
+    """Rollouts of a Gymnasium vector environment, all copies together.
 
     Observations are arrays whose last axis holds features; actions are discrete, or vectors that are clipped
     to their bounds. A step counts as a success if the environment's info says `is_success`; the metric is NaN

@@ -2,7 +2,7 @@
 
 The last axis of an observation holds features (the planes of a board, the scalars of a vector); the
 statistics average over all others, so that they, like the parameters, do not depend on the size of a board.
-In the authors' recipe each cell of a board has statistics of its own.
+In the authors' recipe each cell of a board has its own statistics.
 """
 
 from typing import Any, NamedTuple
@@ -17,7 +17,7 @@ from looped_actor.utils.trees import all_finite, choose
 MIN_STD = 1e-3
 """Floor of the standard deviation, for features that (almost) never change."""
 MIN_CELL_STD = 1e-6
-"""The same for statistics of single cells, as in the authors' code."""
+"""Floor of the statistics of single cells, as in the authors' code."""
 
 
 class RunningStatistics(NamedTuple):

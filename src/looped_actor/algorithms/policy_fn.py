@@ -74,13 +74,13 @@ class Action(NamedTuple):
 
 @dataclass(frozen=True)
 class Synchronous:
-    """Decide for all environments at once; all wait for the deepest. The oracle of `Streaming`."""
+    """Decide for all environments together; all wait for the deepest. The oracle of `Streaming`."""
 
     execution: Execution = field(default_factory=Packed)
 
 
 Acting = Streaming | Synchronous
-"""How the decisions of many environments are computed. Results are equal; only the time differs."""
+"""Executions of the decisions of many environments. Results are equal; only the time differs."""
 
 
 def make_policy(

@@ -27,7 +27,7 @@ class Recipe:
     statistics_before_learning: bool = False
     """Update the statistics between acting and learning: the first rollout acts on raw observations, and the
     value after the last step uses the updated statistics. False: they start from the first observations, and
-    a rollout counts after it was learned from."""
+    a rollout counts only after learning."""
 
     def __post_init__(self) -> None:
         if self.hard_resets < 0:

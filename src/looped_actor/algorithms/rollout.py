@@ -149,7 +149,7 @@ def rollout(
 
 
 class _Table(NamedTuple):
-    """A rollout under way, in which every environment is at a step of its own."""
+    """A rollout in progress, in which each environment may be at a different step."""
 
     state: EnvState
     step: Int[Array, " b"]

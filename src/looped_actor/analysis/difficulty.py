@@ -84,9 +84,9 @@ class VisitedStates(NamedTuple):
     level: Int[np.ndarray, " s"]
     loops: Int[np.ndarray, " s"]
     new: Bool[np.ndarray, " s"]
-    """Whether the state had not occurred before in its episode."""
+    """True if the state had not occurred before in its episode."""
     solved: Bool[np.ndarray, " s"]
-    """Whether the episode was solved."""
+    """True if the episode was solved."""
     remaining: Int[np.ndarray, " s"]
     """Pushes or moves of an optimal solution from the state; or `LOST`, or `UNKNOWN`."""
 

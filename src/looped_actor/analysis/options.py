@@ -58,7 +58,7 @@ class FrontierOptions(PlayOptions):
     """Options of `analyze frontier`."""
 
     carry_latent: tuple[bool, ...] = (False, True)
-    """Whether decisions start from the last latent of their episode: values to compare."""
+    """Values of `carry_latent` to compare."""
     min_loops: tuple[int, ...] = (1, 2)
     """Minimum numbers of loops to compare."""
     thresholds: tuple[float, ...] = (1e-4, 1e-3, 1e-2, 1e-1)

@@ -22,7 +22,7 @@ from looped_actor.runs.evaluate import evaluate_policy
 from looped_actor.utils.codec import key_of
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import read_json, write_whole
-from looped_actor.utils.processes import Progress, forget, no_progress
+from looped_actor.utils.processes import Progress, no_progress, remove_parts
 
 ProgressFactory = Callable[[str], AbstractContextManager[Progress]]
 """Makes a context manager that shows the progress of a step, given its name."""
@@ -120,7 +120,7 @@ class Analysis:
     def finish(self, rows: Sequence[Row]) -> str:
         """Write the table and the figure, remove the parts, and return the caption."""
         caption = write_result(self.kind, self.out, rows)
-        forget(self.parts)
+        remove_parts(self.parts)
         return caption
 
 

@@ -204,14 +204,14 @@ def build_rush_hour(
 
 def _generate(game: str, recipe: Any, into: Splits, work: WorkerOptions) -> None:
     from looped_actor.puzzles.generate import generate, parts_folder
-    from looped_actor.utils.processes import forget
+    from looped_actor.utils.processes import remove_parts
 
     parts = parts_folder(recipe, into.out / ".unfinished")
     with work.pool() as workers, progress_bar("generating") as progress:
         banks = generate(recipe, into.counts, workers=workers, parts=parts, progress=progress)
     for split, bank in banks.items():
         _write(bank, into.out / f"{game}-{split}.levels")
-    forget(parts)
+    remove_parts(parts)
     with contextlib.suppress(OSError):  # where another recipe has unfinished work, the folder stays
         parts.parent.rmdir()
 
@@ -325,7 +325,7 @@ def solve(
     opened = _open(bank)
     from looped_actor.puzzles.search import SolveStatus
     from looped_actor.puzzles.solutions import solve_bank, write_solutions
-    from looped_actor.utils.processes import forget
+    from looped_actor.utils.processes import remove_parts
 
     out = out or bank.with_suffix(".solutions")
     parts = out.with_name(f".{out.name}.unfinished")
@@ -339,7 +339,7 @@ def solve(
             progress=progress,
         )
     write_solutions(solutions, out)
-    forget(parts)
+    remove_parts(parts)
     for status in SolveStatus:
         number = int((solutions.status == status.value).sum())
         print(f"{status.words}: {number:,} of {len(solutions):,}")

@@ -301,8 +301,8 @@ def _status_table() -> Iterator[Callable[[Sequence["Status"]], None]]:
         first = sorted(statuses, key=lambda status: rank[status.state])
         for status in first[: max(5, console.height - 8)]:
             colour = colours[status.state]
-            done = f"{status.standing.done:.0%}"
-            table.add_row(status.name, f"[{colour}]{status.state}[/{colour}]", done, status.standing.note)
+            done = f"{status.progress.done:.0%}"
+            table.add_row(status.name, f"[{colour}]{status.state}[/{colour}]", done, status.progress.note)
         counts = {state: sum(status.state == state for status in statuses) for state in colours}
         table.caption = ", ".join(f"{number} {state}" for state, number in counts.items() if number)
         return table

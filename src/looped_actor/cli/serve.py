@@ -78,7 +78,7 @@ def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
     called = names or tuple(_name(policy) for policy in policies)
     if not policies or len(called) != len(policies) or len(set(called)) < len(called):
         raise UserError(
-            f"{len(policies)} policies have the names {list(called)}: give each one of its own with --names"
+            f"{len(policies)} policies have the names {list(called)}: give each its own name with --names"
         )
     return {name: str(locate(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
 

@@ -51,7 +51,7 @@ class RunOptions(CodeOptions):
     levels: tuple[pathlib.Path, ...] | None = None
     """Puzzles: banks of levels for training, [validation,] test. Default: generated, or the preset's."""
     data: pathlib.Path | None = None
-    """Robots: dataset in OGBench's format, with its -val beside it. Default: collected, or the preset's."""
+    """Robots: dataset in OGBench's format, with its -val next to it. Default: collected, or the preset's."""
     critics: pathlib.Path | None = None
     """Robots: finished run whose value and critics the actor learns from. Default: its own."""
     config: pathlib.Path | None = None

@@ -23,7 +23,7 @@ class EpisodeStatistics(NamedTuple):
     """Sum of rewards."""
     length: Int[Array, " b"]
     success: Bool[Array, " b"]
-    """As floats in rollouts of Gymnasium, where NaN means that the environment does not report it."""
+    """Booleans; floats in rollouts of Gymnasium, where NaN means that the environment does not report it."""
 
 
 class TimeStep(NamedTuple):

@@ -53,9 +53,9 @@ class Difference(NamedTuple):
 
     mean: float
     levels: Interval
-    """What these runs would differ by on other levels."""
+    """Interval of the difference over other levels."""
     seeds: Interval | None
-    """What runs with other seeds would differ by on these levels; None for one seed."""
+    """Interval of the difference over other seeds; None for one seed."""
 
     @property
     def widest(self) -> Interval:

@@ -326,7 +326,7 @@ def stream_levels(
 ) -> Played:
     """Return the episodes of `play_levels`, in about the time that their loops need.
 
-    A row whose episode ends takes the next level at once. Negative numbers are padding, and come last.
+    A row whose episode ends takes the next level immediately. Negative numbers are padding, and come last.
     """
     count = len(levels)
     rows = min(count, max(MIN_ROWS, 2 * streaming.slots_for(policy, _observation(env), count)))

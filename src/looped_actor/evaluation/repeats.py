@@ -1,4 +1,4 @@
-"""Which states of an episode are new in it, and which repeat an earlier one.
+"""States of an episode that are new in it, and states that repeat an earlier one.
 
 A greedy policy that fails often walks in circles: it observes the same states again and again until its time
 is over. A mean over all decisions then says little about states that a policy meets for the first time, so

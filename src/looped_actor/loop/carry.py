@@ -15,7 +15,7 @@ from looped_actor.loop.state import select
 
 
 class Carry(NamedTuple):
-    """What each row of a batch carries to its next decision."""
+    """Latents that the rows of a batch carry to their next decision."""
 
     latent: Float[Array | np.ndarray, "..."]
     """Latent in which the last decision of each row ended, `[B, ...]`; `[B, 0]` where nothing is carried."""
@@ -24,7 +24,7 @@ class Carry(NamedTuple):
 
     @property
     def is_empty(self) -> bool:
-        """Whether every decision starts from the initial latent."""
+        """True if every decision starts from the initial latent."""
         return self.latent.size == 0
 
     def initial_latent(self, z0: Float[Array, "b ..."]) -> Float[Array, "b ..."]:

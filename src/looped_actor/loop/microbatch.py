@@ -1,4 +1,4 @@
-"""How many examples to compute together, by device.
+"""Default microbatch and slots by device.
 
 Results never depend on it, beyond rounding; time does. What suits a kind of device is a number of *scalars*
 in latents, so that one rule holds for all nets and boards. `looped-actor plan --time` times the alternatives
@@ -14,9 +14,9 @@ class LatentBudget(NamedTuple):
     """Scalars of latents that a kind of device computes together best."""
 
     microbatch: int
-    """Of the examples of one gradient."""
+    """Latent scalars of one gradient's microbatch."""
     slots: int
-    """Of the states in a stream."""
+    """Latent scalars of a stream's slots."""
     min_microbatch: int = 1
     """Examples, however large their latents are."""
     max_slots: int = 2**30

@@ -43,7 +43,7 @@ class StreamOutput(NamedTuple):
     """The last decision of each row."""
 
     decision: Any
-    """What `StreamablePolicy.decode` returns."""
+    """Output of `StreamablePolicy.decode`."""
     loops: Int[Array, " r"]
     stop: Int[Array, " r"]
     """Values of `StopReason`."""
@@ -65,7 +65,7 @@ class StreamResult(NamedTuple):
 
 @dataclass(frozen=True)
 class Streaming:
-    """Compute decisions in slots; a state that halts makes room for the next at once."""
+    """Compute decisions in slots; a state that halts is replaced by the next one immediately."""
 
     slots: int | None = None
     """States computed together. None: what suits the device."""
@@ -79,7 +79,7 @@ class Streaming:
         if self.slots is not None:
             return min(self.slots, rows)
         latent = jax.eval_shape(lambda o: policy.initial_latent(policy.embed(o)), observation)
-        # Some rows wait while others loop, so that these need not be settled at once.
+        # Some rows wait while others loop, so these need not be settled immediately.
         return min(default_slots(latent.size // latent.shape[0]), -(-rows // 2))
 
     def run(
@@ -211,7 +211,7 @@ class Stream:
             return jax.lax.while_loop(lambda run: left(run) > few, settle_and_tick, run)
 
     def compact(self, run: StreamState, size: int) -> StreamState:
-        """Move the decisions under way, of which there must be no more than `size`, to so many slots."""
+        """Move the decisions under way, of which there must be no more than `size`, to `size` slots."""
         if size == len(run.slots.row):
             return run
         busy_first = jnp.argsort(run.slots.row)[:size]

@@ -44,7 +44,7 @@ class PolicyModel(Protocol):
 
     @property
     def carry_latent(self) -> bool:
-        """Whether a decision starts from the latent of the last one of its episode."""
+        """True if a decision starts from the latent of the last one of its episode."""
         ...
 
     def to_streaming(self, halting: HaltingRule | None = None) -> StreamablePolicy | None:

@@ -22,7 +22,7 @@ from looped_actor.utils.checks import at_least_one, within
 from looped_actor.utils.errors import UserError
 
 MAX_LAYERS = 1024
-"""Of a core. Each is built one by one, so a file that asks for billions would never be refused."""
+"""Maximum number of layers of a core: building billions would hang before anything refused them."""
 
 
 @dataclass(frozen=True)

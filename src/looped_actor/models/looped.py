@@ -46,7 +46,7 @@ class Trunk(Protocol):
 
     @property
     def carry_latent(self) -> bool:
-        """Whether a decision starts from the latent of the last one of its episode."""
+        """True if a decision starts from the latent of the last one of its episode."""
         ...
 
     def __call__(

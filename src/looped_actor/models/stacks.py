@@ -20,7 +20,7 @@ from looped_actor.utils.errors import UserError
 
 
 class Stack(nnx.Module):
-    """`copies` cores with parameters of their own, applied once each, one after the other."""
+    """`copies` cores with separate parameters, each applied once, in sequence."""
 
     halting, carry_latent = None, False
 

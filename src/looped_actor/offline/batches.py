@@ -33,7 +33,7 @@ class GoalBatch(NamedTuple):
     value_goal: Float[Array, "*b n"]
     actor_goal: Float[Array, "*b n"]
     reached: Bool[Array, "*b"]
-    """Whether the value goal comes before the next state: the return then ends at the goal."""
+    """True if the value goal comes before the next state: the return then ends at the goal."""
     steps: Int[Array, "*b"]
     """Steps to the next state, or to the value goal if it is reached."""
 

@@ -35,7 +35,7 @@ class Chip:
     kernel_latency: float = 0.0
     """Minimum seconds of a kernel. Assumed."""
     loop_latency: float = 0.0
-    """Seconds per pass to decide whether a loop whose end depends on data goes on. Assumed."""
+    """Seconds per pass to decide whether a data-dependent loop continues. Assumed."""
     collective_latency: float = 10e-6
     """Minimum seconds of an exchange. Assumed."""
 
@@ -45,7 +45,7 @@ CHIPS = {
     "v5p": Chip(memory=95 * GIB, bandwidth=2765e9, peak=459e12, link=600e9, clock=1.75e9),
     "v6e": Chip(memory=32 * GIB, bandwidth=1640e9, peak=918e12, link=400e9, clock=1.75e9),
     # float32 products are in TF32, JAX's default there. A kernel takes two microseconds, and to read back
-    # whether a loop goes on takes ten.
+    # whether a loop continues takes ten.
     "h100": Chip(
         memory=80e9,
         bandwidth=3352e9,

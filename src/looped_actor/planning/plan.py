@@ -224,7 +224,7 @@ def loop_costs(program: Body, chip: Chip, schedule: Schedule) -> list[LoopCost]:
             if loop.trips is None and trips * chip.loop_latency * passes:
                 add(
                     LoopCost(
-                        name=f"{loop.name}, reading back whether it goes on",
+                        name=f"{loop.name}, reading back whether it continues",
                         passes=1,
                         kernels=0,
                         bytes=0,

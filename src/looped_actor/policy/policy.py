@@ -106,7 +106,7 @@ class PolicySpec:
 
     @property
     def plays_one_size(self) -> bool:
-        """Whether boards of other sizes cannot be played."""
+        """True if boards of other sizes cannot be played."""
         return self.arm == "drc" or len(self.statistics_shape) > 1
 
     def inputs(self, board: tuple[int, int] | None = None) -> dict[str, jax.ShapeDtypeStruct]:

@@ -29,7 +29,7 @@ from looped_actor.utils.files import reading, write_whole
 
 FORMAT = "looped-actor levels 1"
 _CHUNK = 50_000
-"""Levels that are unpacked at once, which bounds memory."""
+"""Levels that are unpacked together, which bounds memory."""
 
 
 @dataclass(frozen=True)

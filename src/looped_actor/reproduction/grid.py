@@ -22,7 +22,7 @@ from looped_actor.utils.checks import above_zero
 from looped_actor.utils.codec import field_paths, field_value, key_of, replace_fields, to_json
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import held
-from looped_actor.utils.processes import Job, Standing
+from looped_actor.utils.processes import Job, JobProgress
 
 SHARED_FOLDER = "stock"
 """Levels and data that several runs of a study learn from."""
@@ -98,23 +98,23 @@ def is_finished(folder: pathlib.Path) -> bool:
     return find_policy(folder) is not None
 
 
-def progress_of(folder: pathlib.Path) -> Standing:
+def progress_of(folder: pathlib.Path) -> JobProgress:
     """Return the progress of a run from its files, which another process may be writing."""
     if not (folder / CONFIG_FILE).is_file():
-        return Standing(0.0)
+        return JobProgress(0.0)
     if is_finished(folder):
-        return Standing(1.0)
+        return JobProgress(1.0)
     try:
         rows = (folder / "timings.csv").read_text().splitlines()[1:]
         steps, rate = (float(number) for number in rows[-1].split(",")[2:])
     except (OSError, IndexError, ValueError):
-        return Standing(0.0, "begun")
+        return JobProgress(0.0, "begun")
     config = read_config(folder / CONFIG_FILE)
     total = config.iterations * config.steps_per_iteration
     processes = len({row.split(",")[0] for row in rows})
     restarts = f", process {processes}" if processes > 1 else ""
     left = (total - steps) / rate / 60 if rate > 0 else float("inf")
-    return Standing(min(steps / total, 0.99), f"{rate:,.0f} steps/s, {left:,.0f} min left{restarts}")
+    return JobProgress(min(steps / total, 0.99), f"{rate:,.0f} steps/s, {left:,.0f} min left{restarts}")
 
 
 def complete_run(config: Any, folder: str, shared: str) -> str:

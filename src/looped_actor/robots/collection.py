@@ -33,7 +33,7 @@ from looped_actor.robots.ogbench import (
 from looped_actor.utils.checks import at_least_one
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.files import writing
-from looped_actor.utils.processes import Arrays, Progress, forget, no_progress, run_batches
+from looped_actor.utils.processes import Arrays, Progress, no_progress, remove_parts, run_batches
 
 # These numbers are those of OGBench's own datasets.
 PLAN_NOISE, PLAN_SMOOTHING = 0.1, 0.5
@@ -112,7 +112,7 @@ def collect(
     finished = sorted(parts.glob("*.part"))[: len(numbers)]
     write_episodes(validation, finished[: job.validation_episodes])
     write_episodes(train, finished[job.validation_episodes :])
-    forget(parts)
+    remove_parts(parts)
     return train, validation
 
 

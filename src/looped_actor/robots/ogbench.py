@@ -67,7 +67,7 @@ class Step(NamedTuple):
 
     state: Float[np.ndarray, " n"]
     done: bool
-    """Whether the episode was terminated or truncated."""
+    """True if the episode was terminated or truncated."""
     success: bool
 
 

@@ -100,12 +100,12 @@ class RunConfig(abc.ABC):
 
     @property
     def acting(self) -> Acting:
-        """How the decisions of environments are computed."""
+        """Execution of the decisions of many environments."""
         return Streaming(self.slots)
 
     @property
     def execution(self) -> Packed:
-        """How the loops of a minibatch run."""
+        """Execution of the loops of a minibatch."""
         return Packed(self.microbatch)
 
 
@@ -124,9 +124,9 @@ class LevelsConfig:
     held_out: str = ""
     """Bank of test levels, played after training and by `looped-actor eval`."""
     recipe: BoxobanRecipe | RushHourRecipe | None = None
-    """How to generate levels, if no bank is given."""
+    """Recipe of generated levels, if no bank is given."""
     held_out_recipe: BoxobanRecipe | RushHourRecipe | None = None
-    """How to generate validation and test levels. None: as the training levels."""
+    """Recipe of validation and test levels. None: that of the training levels."""
     train_count: int = 20_000
     """Training levels to generate."""
     held_out_count: int = 1_000
@@ -183,7 +183,7 @@ class PuzzleConfig(RunConfig):
 
     @property
     def by_imitation(self) -> bool:
-        """Whether the run imitates the solver."""
+        """True if the run imitates the solver."""
         return isinstance(self.algorithm, ImitationConfig)
 
     @property
@@ -205,7 +205,7 @@ class DataConfig:
     """Data to learn from. Data that are not given are collected."""
 
     train: str = ""
-    """Dataset in OGBench's format. Its validation data lie beside it, with -val at the end of the name."""
+    """Dataset in OGBench's format. Its validation data lie next to it, with -val at the end of the name."""
     transitions: int = 100_000
     """Transitions to collect."""
     episode_transitions: int = 1000

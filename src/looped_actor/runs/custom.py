@@ -72,7 +72,7 @@ class CustomRun(Run):
         env = self._code.env
         if isinstance(env, gymnasium.Env | gymnasium.vector.VectorEnv):
             raise UserError(
-                "an environment of Gymnasium cannot be trained and evaluated on at once: as env, give a "
+                "one environment of Gymnasium cannot serve both training and evaluation: as env, give a "
                 "function that makes it, such as lambda: gymnasium.make_vec(...)"
             )
         if env is None:
@@ -172,7 +172,7 @@ def _check_net(run: CustomRun) -> None:
         lambda weights, o: make_policy(spec.definition, weights)(o), spec.weights_like, spec.observations(1)
     )
     if output.value is None:
-        raise UserError("PPO needs a value beside the policy: give the Actor a ValueHead")
+        raise UserError("PPO needs a value in addition to the policy: give the Actor a ValueHead")
     check_head(output.distribution, run.spaces[1])
 
 

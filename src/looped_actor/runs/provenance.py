@@ -1,4 +1,4 @@
-"""Provenance: checksums of the levels or data that a run began with, in a file beside its configuration."""
+"""Provenance: checksums of the levels or data that a run began with, in a file next to its configuration."""
 
 import pathlib
 from dataclasses import dataclass

@@ -276,7 +276,7 @@ def evaluate_on_tasks(
     for option in ("levels", "solutions"):
         options.refuse(f"{task} has no {option}", option)
     if options.graded:
-        options.refuse("--graded has goals of its own", "tasks")
+        options.refuse("--graded has its own goals", "tasks")
         if task not in GRADED:
             raise UserError(f"{task} has no goals by distance; {' and '.join(GRADED)} have")
     halting = policy.spec.with_loop(options)
@@ -308,6 +308,6 @@ def _checksum(path: pathlib.Path) -> str:
     if not path.is_file():
         raise DatasetError(
             f"{path}: there is no such file; make it with `looped-actor robots collect`, fetch it with "
-            "`looped-actor robots download`, or give --data NAME.npz, with NAME-val.npz beside it"
+            "`looped-actor robots download`, or give --data NAME.npz, with NAME-val.npz next to it"
         )
     return file_checksum(path)

@@ -117,7 +117,7 @@ class Run(abc.ABC):
 
     @property
     def material_recipe(self) -> Any:
-        """How the levels or data in `material` are made."""
+        """Recipe of the levels or data in `material`."""
         return None
 
     def is_made(self) -> bool:

@@ -163,7 +163,7 @@ class Engine:
 
     @property
     def failed(self) -> bool:
-        """Whether the engine has failed, and answers no more."""
+        """True if the engine has failed and answers no more requests."""
         return self._failure is not None
 
     def close(self) -> None:

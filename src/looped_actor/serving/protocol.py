@@ -1,7 +1,7 @@
-"""The Open Inference Protocol (KServe's version 2) over HTTP: questions and answers as JSON and raw bytes.
+"""The Open Inference Protocol (KServe V2) over HTTP: requests and responses as JSON and raw bytes.
 
-Nothing here knows of a server. A body from a stranger becomes arrays of the declared shapes and types, or a
-`ProtocolError` with the status and the words to answer with; nothing of it is executed.
+Independent of any server. An untrusted body becomes arrays of the declared shapes and types, or a
+`ProtocolError` with a status and a message; nothing in it is executed.
 """
 
 import json
@@ -15,7 +15,7 @@ from looped_actor.utils.checks import brief, shown
 from looped_actor.utils.errors import UserError
 
 HEADER_LENGTH = "Inference-Header-Content-Length"
-"""The header that says how much of a body is JSON; raw bytes follow."""
+"""Header with the length of the JSON part of a body; raw bytes follow it."""
 DATATYPES = {
     "BOOL": "bool",
     **{f"UINT{bits}": f"uint{bits}" for bits in (8, 16, 32, 64)},
@@ -28,41 +28,41 @@ NAMES = {name: datatype for datatype, name in DATATYPES.items()}
 
 
 class ProtocolError(Exception):
-    """A request that cannot be answered: what to say, and with which status."""
+    """An invalid request, with the message and the status of the response."""
 
     def __init__(self, message: str, status: int = 400, retry_after: int | None = None):
         super().__init__(message)
         self.status, self.retry_after = status, retry_after
 
 
-class Question(NamedTuple):
-    """What was asked."""
+class InferRequest(NamedTuple):
+    """A parsed request."""
 
     name: str
-    """The request's own, to be repeated in the answer."""
+    """Its id, which the response repeats."""
     inputs: dict[str, np.ndarray]
-    """Batches."""
+    """Batches of inputs by name."""
     rows: int
     parameters: dict[str, Any]
     outputs: dict[str, bool]
-    """The wanted ones, and whether as raw bytes."""
+    """Requested outputs; True: as raw bytes."""
 
 
-def read_question(
+def parse_request(
     body: bytes,
     header_length: str | None,
     inputs: Mapping[str, jax.ShapeDtypeStruct],
     outputs: list[str],
     most_rows: int,
-) -> Question:
-    """What a body asks.
+) -> InferRequest:
+    """Parse and check the body of a request.
 
     Args:
       body: JSON, and raw bytes after it.
-      header_length: how much of it is JSON, as the header says. Default: all.
-      inputs: what one example consists of.
-      outputs: what there is to be answered.
-      most_rows: examples in a request.
+      header_length: value of the header `HEADER_LENGTH`. None: all of the body is JSON.
+      inputs: shapes of one example by name.
+      outputs: names of the available outputs.
+      most_rows: maximum number of examples in a request.
     """
     head, rest = _split(body, header_length)
     asked = _object(head, "the request")
@@ -79,21 +79,21 @@ def read_question(
     if len(arrays) < len(inputs) or rows is None:
         raise ProtocolError(f"inputs must be {list(inputs)}; given were {list(arrays)}")
     if len(rest):
-        raise ProtocolError(f"{len(rest)} bytes follow the last input: nobody has asked for them")
+        raise ProtocolError(f"{len(rest)} unexpected bytes follow the last input")
     raw = _flag(parameters, "binary_data_output")
     wanted = _wanted(asked, raw, outputs) if asked.get("outputs") else dict.fromkeys(outputs, raw)
     name = asked.get("id", "")
     if not isinstance(name, str) or len(name) > 1000:
         raise ProtocolError("id must be a string of up to 1,000 characters")
-    return Question(name, {name: arrays[name] for name in inputs}, rows, parameters, wanted)
+    return InferRequest(name, {name: arrays[name] for name in inputs}, rows, parameters, wanted)
 
 
-def write_answer(
-    question: Question, model: str, outputs: Mapping[str, np.ndarray], parameters: Mapping[str, Any]
+def format_response(
+    request: InferRequest, model: str, outputs: Mapping[str, np.ndarray], parameters: Mapping[str, Any]
 ) -> tuple[bytes, dict[str, str]]:
-    """The body of an answer, and its headers."""
-    told, raw = [], []
-    for name, as_bytes in question.outputs.items():
+    """Return the body of a response and its headers."""
+    described, raw = [], []
+    for name, as_bytes in request.outputs.items():
         values = np.ascontiguousarray(outputs[name])
         about: dict[str, Any] = {"name": name, "datatype": NAMES[str(values.dtype)]}
         about["shape"] = list(values.shape)
@@ -102,9 +102,9 @@ def write_answer(
             about["parameters"] = {"binary_data_size": len(raw[-1])}
         else:
             about["data"] = values.ravel().tolist()
-        told.append(about)
-    answer: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": told}
-    answer |= {"id": question.name} if question.name else {}
+        described.append(about)
+    answer: dict[str, Any] = {"model_name": model, "model_version": "1", "outputs": described}
+    answer |= {"id": request.name} if request.name else {}
     answer |= {"parameters": dict(parameters)} if parameters else {}
     head = json.dumps(answer).encode()
     if not raw:
@@ -114,7 +114,7 @@ def write_answer(
 
 
 def tensors(shapes: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Inputs or outputs as metadata tells of them: any number of examples."""
+    """Return the metadata of inputs or outputs, for any number of examples."""
     return [
         {"name": name, "datatype": NAMES[str(one.dtype)], "shape": [-1, *one.shape]}
         for name, one in shapes.items()
@@ -122,7 +122,7 @@ def tensors(shapes: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def number(parameters: Mapping[str, Any], name: str, kind: type[int] | type[float] = float) -> Any:
-    """A parameter that is a number; None where it is not given."""
+    """Return a numeric parameter; None if it is not given."""
     value = parameters.get(name)
     if value is None:
         return None
@@ -132,7 +132,7 @@ def number(parameters: Mapping[str, Any], name: str, kind: type[int] | type[floa
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[Any, memoryview]:
-    """What the JSON of a body says, and the bytes after it."""
+    """Return the JSON of a body, and the bytes after it."""
     size = len(body)
     if header_length is not None:
         if not (header_length.isascii() and header_length.isdigit() and len(header_length) < 12):
@@ -180,12 +180,12 @@ def _wanted(asked: dict[str, Any], raw: bool, outputs: list[str]) -> dict[str, b
 def _array(
     given: dict[str, Any], name: str, one: jax.ShapeDtypeStruct, rest: memoryview, most_rows: int
 ) -> tuple[np.ndarray, memoryview]:
-    """An input, and the bytes after it."""
+    """Return an input, and the bytes after it."""
     shape, expected = given.get("shape"), NAMES[str(one.dtype)]
     whole = isinstance(shape, list) and all(type(side) is int for side in shape)
     if not (isinstance(shape, list) and whole and _fits(shape, one.shape, most_rows)):
-        told = f"[1 to {most_rows}, {', '.join(map(str, one.shape))}]"
-        raise ProtocolError(f"{name} has the shape {shown(shape)}; it must be {told}")
+        expected_shape = f"[1 to {most_rows}, {', '.join(map(str, one.shape))}]"
+        raise ProtocolError(f"{name} has the shape {shown(shape)}; it must be {expected_shape}")
     if given.get("datatype") != expected:
         raise ProtocolError(
             f"{name} is of the datatype {shown(given.get('datatype'))}; it must be {expected}"
@@ -207,7 +207,7 @@ def _fits(shape: list[int], one: tuple[int, ...], most_rows: int) -> bool:
 
 
 def _from_list(data: Any, name: str, shape: list[int], dtype: np.dtype) -> np.ndarray:
-    """Numbers as JSON: flat, or nested as the shape is."""
+    """Return an array from JSON numbers, flat or nested like the shape."""
     try:
         array = np.asarray(data)
         if array.dtype.kind not in "biuf" or array.size != np.prod(shape):

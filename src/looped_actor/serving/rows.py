@@ -58,11 +58,11 @@ class TickLimits(NamedTuple):
     """Conditions that end a call; it also ends when no row loops any more."""
 
     decisions: Int[Array, ""] | int
-    """End when so many decisions are made, ..."""
+    """End when this number of decisions is made, ..."""
     min_ticks: Int[Array, ""] | int
-    """... but not before so many ticks."""
+    """... but not before this number of ticks."""
     max_ticks: Int[Array, ""] | int
-    """End after so many ticks."""
+    """End after this number of ticks."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class _RequestLimits:
 
 
 def _with_request_limits(policy: StreamablePolicy, spec: PolicySpec, max_loops: int) -> StreamablePolicy:
-    """Return the policy for requests with limits of their own."""
+    """Return the policy with limits per request."""
     problem = policy.problem
     halting: HaltingRule = _RequestLimits(problem.halting, max_loops)
     return replace(

@@ -31,12 +31,12 @@ from looped_actor.serving.engine import Answer, BusyError, Engine, LateError
 from looped_actor.serving.gate import RETRY_AFTER, STRANGER, TOKEN, bears, put_up
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,
+    InferRequest,
     ProtocolError,
-    Question,
+    format_response,
     number,
-    read_question,
+    parse_request,
     tensors,
-    write_answer,
 )
 from looped_actor.utils.checks import at_least_one, shown
 from looped_actor.utils.errors import UserError
@@ -229,7 +229,7 @@ class Replica(Asking):
     async def infer(self, body: bytes, header_length: str | None) -> tuple[bytes, dict[str, str]]:
         """Decide for a batch, each example by itself."""
         names = list(self.outputs)
-        question = read_question(body, header_length, self.inputs, names, self.settings.max_rows)
+        question = parse_request(body, header_length, self.inputs, names, self.settings.max_rows)
         parameters = question.parameters
         sequence, carry = self._recalled(question)
         microseconds = number(parameters, "timeout", int)
@@ -251,9 +251,9 @@ class Replica(Asking):
         if sequence is not None:
             said |= {"sequence_id": sequence, "sequence_fresh": carry is None}
             self._remember(sequence, answers[0], ended=parameters.get("sequence_end") is True)
-        return write_answer(question, self.name, _by_name(answers), said)
+        return format_response(question, self.name, _by_name(answers), said)
 
-    async def _asked(self, question: Question, limits: dict[str, Any]) -> list[Answer]:
+    async def _asked(self, question: InferRequest, limits: dict[str, Any]) -> list[Answer]:
         futures = []
         try:
             for row in range(question.rows):
@@ -272,7 +272,7 @@ class Replica(Asking):
             for future in futures:
                 future.cancel()  # of those that are not done, if one has failed or nobody listens any more
 
-    def _recalled(self, question: Question) -> tuple[Any, Carry | None]:
+    def _recalled(self, question: InferRequest) -> tuple[Any, Carry | None]:
         """Which sequence is asked to go on, and what it carries; None where it begins, or is forgotten."""
         sequence = question.parameters.get("sequence_id")
         if not isinstance(sequence, (int, str)) or sequence in (0, "") or not self.engine.policy.carry_latent:

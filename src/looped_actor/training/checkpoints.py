@@ -99,14 +99,14 @@ class Checkpoints:
     def save(self, state: Any, bookmark: Bookmark, score: float | None = None) -> None:
         """Start to write a checkpoint, while training continues."""
         named = _stored_leaves(state)
-        told = asdict(bookmark) | {"checksum": _checksum(named)}
+        saved = asdict(bookmark) | {"checksum": _checksum(named)}
         with self._writing():
             _check_room(self.folder, sum(leaf.nbytes for leaf in named.values()))
             self._manager.save(
                 bookmark.iteration,
                 args=ocp.args.Composite(
                     state=ocp.args.StandardSave(named),
-                    bookmark=ocp.args.JsonSave(told),
+                    bookmark=ocp.args.JsonSave(saved),
                 ),
                 metrics=None if score is None else {self._best_by: score},
                 force=True,

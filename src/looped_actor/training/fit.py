@@ -196,7 +196,7 @@ def _check_broken(numbers: Mapping[str, float], checkpoints: Checkpoints) -> Non
 
 @contextmanager
 def _stop_request() -> Iterator[Callable[[int], bool]]:
-    """Yield a function that tells whether SIGTERM or Ctrl-C came; a second Ctrl-C stops at once.
+    """Yield a function that tells whether SIGTERM or Ctrl-C came; a second Ctrl-C stops immediately.
 
     With several processes, JAX itself catches SIGTERM and lets all agree on the iteration to stop after.
     """

@@ -205,7 +205,7 @@ def _connect(coordinator: str, processes: int, process: int) -> None:
 
 @contextmanager
 def exit_together(advice: str) -> Iterator[None]:
-    """End a process of several at once, with a message, if it fails: none can continue alone.
+    """End all processes of a run, with a message, if this one fails: none can continue alone.
 
     JAX would first wait for minutes for those that are gone, and then abort. The others end in the same way,
     when they next need this one.

@@ -1,4 +1,4 @@
-"""Numba, in the one way that this package uses it."""
+"""Numba with the options of this package."""
 
 import inspect
 from collections.abc import Callable
@@ -8,9 +8,9 @@ import numba
 
 
 def compiled(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile at the first call, and keep the result on disk for the next process.
+    """Compile a function at its first call, and cache the result on disk.
 
-    It lets go of Python's lock, so that threads can run several at once. Tests wrap every function to check
-    its shapes; Numba wants the bare one.
+    It releases the GIL, so threads can run several in parallel. Tests wrap every function to check shapes;
+    Numba needs the unwrapped one.
     """
     return numba.njit(cache=True, nogil=True)(inspect.unwrap(function))

@@ -1,4 +1,4 @@
-"""Files: written whole or not at all, and read as what strangers may have sent."""
+"""Atomic writes, and reads of untrusted files."""
 
 import hashlib
 import json
@@ -18,14 +18,14 @@ from looped_actor.utils.checks import brief
 from looped_actor.utils.errors import FileError, UserError
 
 UNFINISHED = ".unfinished"
-"""How the names of files end that are being written."""
+"""Suffix of files that are being written."""
 MOST_JSON_BYTES = 16 * 2**20
 MOST_TENSOR_BYTES = 64 * 2**30
-_IRREGULAR = "{} is there, and is no regular file: it is not written over; give another name"
+_IRREGULAR = "{} exists and is not a regular file: it is not overwritten; give another name"
 
 
 def cache_folder() -> pathlib.Path:
-    """The user's, for what can be made again."""
+    """Return the cache folder of the user."""
     home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
     return pathlib.Path(home, "looped-actor")
 
@@ -49,16 +49,16 @@ def check_writable(name: str | os.PathLike) -> None:
 
 
 def write_whole(path: str | os.PathLike, data: bytes) -> None:
-    """Write a file, and its folder if need be. It has its name only when it is whole, and on disk."""
+    """Write a file atomically, and create its folder if needed."""
     with writing(path) as unfinished:
         unfinished.write_bytes(data)
 
 
 @contextmanager
 def writing(path: str | os.PathLike) -> Iterator[pathlib.Path]:
-    """A place to write a file at; it gets its name at the end, if there was no error.
+    """Yield a temporary path, which becomes `path` at the end unless there was an error.
 
-    By then its bytes are on disk, so that a power cut leaves the old file or the new one.
+    Its bytes are on disk by then: a power cut leaves the old file or the new one.
     """
     path = pathlib.Path(path)
     if path.is_symlink() or (path.exists() and not path.is_file()):
@@ -83,7 +83,7 @@ def _sync(path: pathlib.Path) -> None:
 
 
 def sweep(folder: pathlib.Path) -> None:
-    """Remove what killed processes were writing. No other process may be at work in the folder."""
+    """Remove the unfinished files of killed processes. No other process may write to the folder."""
     for left in folder.rglob(f"*{UNFINISHED}"):
         if left.is_file() and not left.is_symlink():
             left.unlink(missing_ok=True)
@@ -93,20 +93,20 @@ def sweep(folder: pathlib.Path) -> None:
 def reading(
     what: str, path: str | os.PathLike, fail: Callable[[str], FileError], most: int = MOST_TENSOR_BYTES
 ) -> Iterator[None]:
-    """Read a file that may come from a stranger: whatever is wrong becomes one error, in one sentence.
+    """Read an untrusted file: any problem becomes one error of one sentence.
 
-    Pipes, devices and endless files are refused before they are opened, and so is what is too large.
+    Pipes, devices and files that are too large are refused before they are opened.
 
     Args:
-      what: the file should be.
-      path: of it.
-      fail: makes the error of what is wrong.
-      most: bytes that are read of such a file.
+      what: name of the format, for the error.
+      path: path of the file.
+      fail: makes the error from a description of the problem.
+      most: maximum size of the file in bytes.
     """
     try:
         about = os.stat(path)
         if not stat.S_ISREG(about.st_mode):
-            raise fail("this is no regular file")
+            raise fail("this is not a regular file")
         if about.st_size > most:
             raise fail(f"{about.st_size:,} bytes; at most {most:,} are read of such a file")
         yield
@@ -117,47 +117,47 @@ def reading(
     except OSError as error:
         raise fail(f"cannot be read ({error.strerror or brief(error)})") from None
     except Exception as error:  # libraries raise what they like
-        raise fail(f"this is no {what}, or it is damaged ({brief(error)})") from None
+        raise fail(f"this is not a {what}, or it is damaged ({brief(error)})") from None
 
 
 def read_json(path: str | os.PathLike) -> Any:
-    """The data of a JSON file, or an error that says what is wrong with it."""
+    """Return the data of an untrusted JSON file."""
     with reading("JSON", path, lambda problem: FileError(f"{path}: {problem}"), MOST_JSON_BYTES):
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
 
 def read_tensors(path: str | os.PathLike) -> tuple[dict[str, str], dict[str, np.ndarray]]:
-    """What a safetensors file says of itself, and its arrays. Call it within `reading`.
+    """Return the metadata and the arrays of a safetensors file. Call it within `reading`.
 
-    Nothing in such a file executes, and no array is larger than the file.
+    Such a file contains no code, and no array is larger than the file.
     """
     with safetensors.safe_open(path, framework="numpy") as file:
         return file.metadata() or {}, {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
 
 
 def file_checksum(path: pathlib.Path) -> str:
-    """SHA-256 of a file's bytes."""
+    """Return the SHA-256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def checksum_of(arrays: Mapping[str, Any]) -> str:
-    """Over arrays and their names, whatever their order."""
+    """Return the SHA-256 of named arrays, in any order."""
     digest = hashlib.sha256()
     for name in sorted(arrays):
         host = np.asarray(arrays[name])
         digest.update(json.dumps([name, str(host.dtype), host.shape]).encode())
-        digest.update(np.ascontiguousarray(host).view(np.uint8).data)  # some types are no buffers: bfloat16
+        digest.update(np.ascontiguousarray(host).view(np.uint8).data)  # bfloat16 has no buffer interface
     return digest.hexdigest()
 
 
 @contextmanager
 def held(path: str | os.PathLike, *, taken: str | None = None) -> Iterator[None]:
-    """Hold a lock file while something is done that only one process may do; it is released at death.
+    """Hold a lock file. It is released when the process ends, however it ends.
 
     Args:
-      path: the file.
-      taken: what to say if another process holds it. Default: wait until it is released.
+      path: path of the lock file.
+      taken: error message if another process holds it. None: wait until it is released.
     """
     path = pathlib.Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,6 +1,6 @@
-"""Ctrl-C on the command line ends in one sentence, also while modules are imported and when Python exits.
+"""Ctrl-C on the command line prints one sentence, also while modules are imported and when Python exits.
 
-There nobody catches `KeyboardInterrupt`, and libraries may turn it into errors of their own.
+At these times nothing catches `KeyboardInterrupt`, and libraries may turn it into other errors.
 """
 
 import os
@@ -11,11 +11,12 @@ from contextlib import contextmanager
 from types import FrameType
 
 EXIT_CODE = 130
-"""As shells have it: 128, and the number of the signal."""
+"""Exit code by the convention of shells: 128 plus the number of the signal."""
 
 
 def is_command() -> bool:
-    """Return whether this process is `looped-actor`, or `python -m looped_actor` on its way to it."""
+    """Return whether this process is `looped-actor`, or `python -m looped_actor` before it imports the
+    command."""
     name = sys.argv[0] if sys.argv else ""
     return os.path.basename(name) == "looped-actor" or (name == "-m" and "looped_actor" in sys.orig_argv)
 
@@ -24,10 +25,10 @@ def is_command() -> bool:
 def exit_on_interrupt(
     sentence: Callable[[], str] = lambda: "interrupted before anything was written",
 ) -> Iterator[None]:
-    """Let Ctrl-C end the process at once. What is under way must bear to be killed, and have no workers.
+    """Let Ctrl-C end the process immediately. Use it only around work that may be killed and has no workers.
 
     Args:
-      sentence: returns what to print then. Empty: nothing.
+      sentence: returns the message to print. Empty: nothing is printed.
     """
 
     def leave(number: int, frame: FrameType | None) -> None:

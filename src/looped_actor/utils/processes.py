@@ -1,8 +1,8 @@
-"""Work over many processes: on this machine, or on a Ray cluster, by the same calls.
+"""Process pools on this machine or on a Ray cluster, with one interface.
 
 `run_batches` maps a function over tasks, in order and resumable: batches are fixed beforehand, so the result
-does not depend on the number of workers. `fan_out` runs named jobs, each in a process with a device of its
-own; a process that dies is started again, so a job that saves its progress, like a training run, continues.
+does not depend on the number of workers. `fan_out` runs named jobs, each in a process with its own device; a
+process that dies is restarted, so a job that saves its progress, such as a training run, continues.
 """
 
 import itertools
@@ -36,7 +36,7 @@ from looped_actor.utils.files import write_whole
 
 Arrays = dict[str, np.ndarray]
 Progress = Callable[[int, int], None]
-"""Called with how much is done, and of how much."""
+"""Called with the amount done and the total."""
 SECONDS_TO_SAVE = 120
 """Time that a process may take to save its work when it is asked to end."""
 # Not forked: JAX has threads, and a forked thread pool hangs.
@@ -48,18 +48,18 @@ def no_progress(done: int, total: int) -> None:
 
 
 def available_cores() -> set[int]:
-    """The cores that this process may use."""
+    """Return the cores that this process may use."""
     return os.sched_getaffinity(0) if sys.platform == "linux" else set(range(os.cpu_count() or 1))
 
 
 def default_workers() -> int:
-    """One worker per core that this process may use."""
+    """Return one worker per core that this process may use."""
     return len(available_cores())
 
 
 @runtime_checkable
 class Pool(Protocol):
-    """Where work is done: `workers` tasks at a time, the rest in turn."""
+    """A pool that runs at most `workers` calls at a time."""
 
     workers: int
 
@@ -75,11 +75,12 @@ def run_batches(
     workers: int | Pool,
     parts: pathlib.Path | None = None,
 ) -> Generator[Arrays, None, None]:
-    """`work(task)` for each task, in order. Finished batches are kept in `parts`, and found again there.
+    """Yield `work(task)` for each task, in order. Finished batches are saved in `parts` and reused from
+    there.
 
     `work` must be importable, its results must depend on the task alone, and `parts` must belong to this
     job alone. Tasks may be endless: only a few more than requested are started. `workers` is a number of
-    local processes, or a pool, which may be a cluster.
+    local processes, or a pool.
     """
     if isinstance(workers, int) and workers < 1:
         raise UserError(f"workers must be at least 1, not {workers}")
@@ -119,7 +120,7 @@ def run_batches(
 
 @contextmanager
 def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
-    """What takes work, and how much of it at a time."""
+    """Yield a function that submits work, and the number of workers."""
     if not isinstance(workers, int):
         yield workers.submit, workers.workers
         return
@@ -133,17 +134,17 @@ def _pool(workers: int | Pool) -> Iterator[tuple[Callable[..., Future], int]]:
             yield submit, workers
         finally:
             for process in list((pool._processes or {}).values()):
-                process.terminate()  # what they are doing is not wanted any more, and may take minutes
+                process.terminate()  # their results are not needed any more, and may take minutes
 
 
 @contextmanager
 def without_interrupts() -> Iterator[None]:
-    """Start processes that never see Ctrl-C, which a terminal sends to all of a command's processes.
+    """Start processes that ignore Ctrl-C, which a terminal sends to all processes of a command.
 
     Once they run, `end_with_parent` ignores it; until then Python would print a traceback. An interruption
-    meanwhile is raised afterwards, or a process would be left without what it is to do.
+    during the start is raised afterwards.
     """
-    resource_tracker.ensure_running()  # or it is started within, and unblocks the signal
+    resource_tracker.ensure_running()  # started later, it would unblock the signal
     came: list[int] = []
     in_main_thread = threading.current_thread() is threading.main_thread()
     # A blocked signal may still reach another thread, and then interrupts the main one.
@@ -159,8 +160,8 @@ def without_interrupts() -> Iterator[None]:
             signal.raise_signal(signal.SIGINT)
 
 
-def forget(parts: pathlib.Path) -> None:
-    """Remove the kept batches of a job whose result is written."""
+def remove_parts(parts: pathlib.Path) -> None:
+    """Remove the saved batches of a job whose result is written."""
     shutil.rmtree(parts, ignore_errors=True)
 
 
@@ -170,7 +171,7 @@ def _kept(parts: pathlib.Path | None, number: int) -> Arrays | None:
     try:
         return safetensors.numpy.load_file(parts / f"{number:06d}.part")
     except (OSError, safetensors.SafetensorError):
-        return None  # not there yet, or cut short
+        return None  # missing or truncated
 
 
 def _keep(parts: pathlib.Path | None, number: int, arrays: Arrays) -> Arrays:
@@ -180,7 +181,7 @@ def _keep(parts: pathlib.Path | None, number: int, arrays: Arrays) -> Arrays:
 
 
 def end_with_parent() -> None:
-    """In a worker: exit when the parent is gone, and leave interruptions from the keyboard to it."""
+    """Exit when the parent process is gone, and ignore Ctrl-C; called in a worker."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parent = multiprocessing.parent_process()
 
@@ -193,13 +194,13 @@ def end_with_parent() -> None:
 
 
 class WorkError(UserError):
-    """What a call raised, and where; it is not tried again."""
+    """An error that a call raised, with its place; the call is not retried."""
 
 
 def devices_here() -> tuple[str, int]:
-    """The platform and number of this machine's devices.
+    """Return the platform and the number of devices of this machine.
 
-    Asked in a process of its own: one that has looked holds an accelerator's memory until it ends.
+    JAX holds the memory of an accelerator until its process ends, hence a subprocess.
     """
     code = "import jax; print(jax.default_backend(), jax.local_device_count())"
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
@@ -214,9 +215,9 @@ VISIBLE = {"gpu": "CUDA_VISIBLE_DEVICES", "tpu": "TPU_VISIBLE_CHIPS"}
 
 
 def visible_devices(variable: str) -> list[str] | None:
-    """The devices that an environment variable names, by number or UUID; None if it is not set.
+    """Return the devices that an environment variable names, by number or UUID; None if it is not set.
 
-    As CUDA reads it: an empty name or -1 ends the list.
+    An empty name or -1 ends the list, as in CUDA.
     """
     if variable not in os.environ:
         return None
@@ -225,14 +226,14 @@ def visible_devices(variable: str) -> list[str] | None:
 
 
 class Processes:
-    """A local pool: a new process for every call, on a device (of a CPU, some cores) that no other one uses.
+    """A local pool: a new process for every call, each on its own device (on a CPU: its own cores).
 
-    Accelerators are those that `CUDA_VISIBLE_DEVICES` or `TPU_VISIBLE_CHIPS` names, where it is set. More
-    workers than accelerators are refused, since JAX takes most of a device's memory; CPU cores are shared.
+    Uses the accelerators that `CUDA_VISIBLE_DEVICES` or `TPU_VISIBLE_CHIPS` names, if it is set. More workers
+    than accelerators are refused, since JAX takes most of the memory of a device; CPU cores are shared.
 
     Args:
-      workers: processes at a time. Default: one per device.
-      retries: how often a process that dies is started again.
+      workers: maximum number of processes. Default: one per device.
+      retries: number of times that a process that dies is restarted.
     """
 
     def __init__(self, workers: int | None = None, retries: int = 3):
@@ -242,7 +243,7 @@ class Processes:
         self.workers, self.retries = workers or number, retries
         if self._platform != "cpu" and self.workers > number:
             raise UserError(
-                f"{self.workers} workers were asked for, and each needs a device of its own: there are "
+                f"{self.workers} workers were requested, and each needs its own device: there are "
                 f"{number} of type {self._platform}"
             )
         self._slots: queue.SimpleQueue[int] = queue.SimpleQueue()
@@ -289,7 +290,7 @@ class Processes:
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Ask what is running to save and end, and start nothing more."""
+        """Ask running processes to save and end; start no others."""
         with self._lock:
             self._closing, alive = True, list(self._alive)
         for process in alive:
@@ -303,7 +304,7 @@ class Processes:
 
 
 def join_ray(address: str = "local", workers: int | None = None) -> Any:
-    """The module `ray`, in a cluster: see `RayTasks`."""
+    """Connect to a Ray cluster, and return the module `ray`; see `RayTasks`."""
     try:
         import ray
     except ImportError:
@@ -316,7 +317,9 @@ def join_ray(address: str = "local", workers: int | None = None) -> Any:
             os.environ["RAY_AUTH_TOKEN"] = secrets.token_hex(32)
         options |= {"num_cpus": workers or default_workers(), "include_dashboard": False}
     elif workers is not None:
-        raise UserError("workers of a Ray cluster are its own: leave them out, or start one with local")
+        raise UserError(
+            "a running Ray cluster decides its workers: leave them out, or start a cluster with local"
+        )
     try:
         ray.init(**options)
     except (ConnectionError, RuntimeError) as error:
@@ -328,11 +331,11 @@ class RayTasks:
     """A pool on a Ray cluster, with the extra `ray`. Folders must be on a file system that all nodes share.
 
     Args:
-      address: of the cluster, "auto" for the one that this machine belongs to, or "local" to start one.
-      workers: of a local cluster, tasks at a time. Default: one per core.
-      retries: how often a task whose worker dies is started again, by Ray.
-      accelerators: per task: 1 for a run on a GPU.
-      reuse: let one process do many calls, such as batches of levels: they hold no device.
+      address: address of the cluster, "auto" for the one of this machine, or "local" to start one.
+      workers: of a local cluster: maximum number of tasks at a time. Default: one per core.
+      retries: number of times that Ray restarts a task whose worker dies.
+      accelerators: accelerators per task: 1 for a run on a GPU.
+      reuse: run many calls in one process, such as batches of levels, which hold no device.
     """
 
     def __init__(
@@ -351,31 +354,31 @@ class RayTasks:
 
     def submit(self, work: Callable[..., Any], *arguments: Any) -> Future:
         """Schedule a call. It raises `WorkError`, or `ChildProcessError` if its worker died too often."""
-        told: Future = Future()
+        result: Future = Future()
 
-        def tell(answer: Future) -> None:
+        def forward(answer: Future) -> None:
             try:
-                told.set_result(_result(answer.result()))
+                result.set_result(_result(answer.result()))
             except Exception as error:
                 died = ChildProcessError(f"its worker died ({brief(getattr(error, 'cause', None) or error)})")
-                told.set_exception(error if isinstance(error, WorkError) else died)
+                result.set_exception(error if isinstance(error, WorkError) else died)
 
-        self._run.remote(work, arguments).future().add_done_callback(tell)
-        return told
+        self._run.remote(work, arguments).future().add_done_callback(forward)
+        return result
 
     def __enter__(self) -> "RayTasks":
         return self
 
     def __exit__(self, *error: Any) -> None:
-        """Leave the cluster, or end the one that was started here."""
+        """Leave the cluster, or end it if it was started here."""
         self._ray.shutdown()
 
 
-class Standing(NamedTuple):
-    """How far a job is, as its files say."""
+class JobProgress(NamedTuple):
+    """Progress of a job, read from its files."""
 
     done: float
-    """From 0 to 1."""
+    """Fraction, from 0 to 1."""
     note: str = ""
 
 
@@ -386,7 +389,7 @@ class Job:
     name: str
     work: Callable[..., Any]
     arguments: tuple = ()
-    standing: Callable[[], Standing] = field(default=lambda: Standing(0.0))
+    progress: Callable[[], JobProgress] = field(default=lambda: JobProgress(0.0))
     """Called while the job runs, in this process."""
 
 
@@ -395,7 +398,7 @@ class Status(NamedTuple):
 
     name: str
     state: Literal["waiting", "running", "finished", "failed"]
-    standing: Standing
+    progress: JobProgress
 
 
 def fan_out(
@@ -404,7 +407,7 @@ def fan_out(
     show: Callable[[Sequence[Status]], None] = lambda statuses: None,
     seconds: float = 1.0,
 ) -> None:
-    """Run all jobs, telling `show` how they stand; then raise an error if some failed."""
+    """Run all jobs, and call `show` with their status every few seconds. Raise an error if some failed."""
     if len({job.name for job in jobs}) < len(jobs):
         raise UserError("two jobs have the same name")
     futures = {job.name: pool.submit(job.work, *job.arguments) for job in jobs}
@@ -415,21 +418,21 @@ def fan_out(
         time.sleep(0 if ended else seconds)
     failed = {name: future.exception() for name, future in futures.items() if future.exception()}
     if failed:
-        told = "\n".join(f"  {name}: {error}" for name, error in failed.items())
+        errors = "\n".join(f"  {name}: {error}" for name, error in failed.items())
         raise ChildProcessError(
-            f"{len(failed)} of {len(jobs)} failed; the same command retries them:\n{told}"
+            f"{len(failed)} of {len(jobs)} failed; the same command retries them:\n{errors}"
         )
 
 
 def _status(job: Job, future: Future) -> Status:
-    standing = job.standing()
+    progress = job.progress()
     if future.done():
-        return Status(job.name, "failed" if future.exception() else "finished", standing)
-    return Status(job.name, "running" if future.running() or standing.done else "waiting", standing)
+        return Status(job.name, "failed" if future.exception() else "finished", progress)
+    return Status(job.name, "running" if future.running() or progress.done else "waiting", progress)
 
 
 def _answer(work: Callable[..., Any], arguments: tuple) -> tuple[bool, Any]:
-    """The result of a call, or what it raised, in words: exceptions do not always travel."""
+    """Return the result of a call, or its error as text: not every exception can be pickled."""
     try:
         return True, work(*arguments)
     except Exception as error:
@@ -446,7 +449,7 @@ def _result(answer: tuple[bool, Any]) -> Any:
 
 
 def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, arguments: tuple) -> None:
-    """In a new process: take the slot's device, and work."""
+    """Use the device of a slot, and do the work; called in a new process."""
     slot, slots, platform = place
     end_with_parent()
     if platform == "cpu":
@@ -455,6 +458,6 @@ def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, argume
             os.sched_setaffinity(0, set(cores[slot % len(cores) :: min(slots, len(cores))]))
     else:
         inherited = visible_devices(VISIBLE[platform])
-        # Read when JAX first looks for devices, which is after this.
+        # JAX reads it when it first looks for devices, which is later.
         os.environ[VISIBLE[platform]] = str(slot) if inherited is None else inherited[slot]
     sending.send(_answer(work, arguments))

@@ -53,5 +53,5 @@ def fit_tensors(like: Any, tensors: Mapping[str, np.ndarray], source: pathlib.Pa
         if expected != found:
             raise PolicyError(f"{source}: {name} is {found}; for its config.json it must be {expected}")
         if tensors[name].dtype.kind != "f" or not np.isfinite(jnp.asarray(tensors[name])).all():
-            raise PolicyError(f"{source}: {name} holds what is not a finite floating-point number")
+            raise PolicyError(f"{source}: {name} holds values that are not finite floating-point numbers")
     return jax.tree.unflatten(jax.tree.structure(like), [jnp.asarray(tensors[name]) for name in wanted])

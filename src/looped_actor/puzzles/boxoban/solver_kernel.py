@@ -37,7 +37,7 @@ class SearchBoard(NamedTuple):
     """Pushes to each target from each cell."""
     is_target: np.ndarray
     live: np.ndarray
-    """Whether a box on a cell can reach some target."""
+    """Mask of the cells from which a box can reach some target."""
 
 
 class Workspace(NamedTuple):
@@ -46,14 +46,14 @@ class Workspace(NamedTuple):
     boxes: np.ndarray
     """Cells of the boxes, sorted."""
     moved: np.ndarray
-    """The same after a push."""
+    """Estimate after a push."""
     key: np.ndarray
     best: np.ndarray
-    """Of `estimate_pushes`."""
+    """Scratch memory of `estimate_pushes`."""
     box_at: np.ndarray
-    """Whether a box is on each cell."""
+    """Mask of the cells with a box."""
     frozen: np.ndarray
-    """Of `is_stuck`."""
+    """Scratch memory of `is_stuck`."""
     walked: np.ndarray
     """Steps to each cell."""
     queue: np.ndarray
@@ -71,7 +71,7 @@ class States(NamedTuple):
     push: np.ndarray
     """The push that leads here from the parent: `4 x cell of the box + direction`."""
     closed: np.ndarray
-    """Whether its pushes were looked at."""
+    """Mask of the expanded states."""
     table: np.ndarray
     """Hash table from keys to numbers."""
 
