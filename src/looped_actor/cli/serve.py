@@ -2,14 +2,13 @@
 
 import os
 import pathlib
-import sys
 from typing import TYPE_CHECKING
 
 from looped_actor.cli.shared import Folders
 from looped_actor.utils.errors import UserError
 
 if TYPE_CHECKING:
-    from looped_actor.serving.server import Serving
+    from looped_actor.serving.options import ServeOptions
 
 
 def serve(
@@ -19,7 +18,6 @@ def serve(
     names: tuple[str, ...] = (),
     address: str = "127.0.0.1:8000",
     replicas: int = 1,
-    ray: str = "local",
     slots: int | None = None,
     waiting: int = 1024,
     max_loops: int | None = None,
@@ -42,25 +40,22 @@ def serve(
       policies: Folders of runs or of their policies, or names that `looped-actor pretrained` lists.
       names: Names in URLs. Default: the names of the folders.
       address: Host and port to listen on.
-      replicas: Processes for each policy.
-      ray: Address of a Ray cluster, auto for the one this machine belongs to, or local to start one.
+      replicas: Processes that share the port.
       slots: States that loop together in a replica. Default: what suits the device.
       waiting: Length of the queue of a replica; further requests are refused with 503.
       max_loops: Maximum number of loops that a request may ask for. Default: as in training.
       board: Puzzles: rows and columns of the boards. Default: as in training.
       code: Custom environment: a Python file with `env` and `build`. Every replica executes it.
     """
-    from looped_actor.serving.gate import TOKEN
-    from looped_actor.serving.server import Serving
+    from looped_actor.serving.options import TOKEN, ServeOptions
 
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 2**16:
         raise UserError(f"--address {address}: it must be a host and a port, as 127.0.0.1:8000")
-    settings = Serving(
+    options = ServeOptions(
         host=host.strip("[]"),
         port=int(port),
         replicas=replicas,
-        ray=ray,
         slots=slots,
         max_waiting=waiting,
         max_loops=max_loops,
@@ -68,7 +63,7 @@ def serve(
         code=None if code is None else str(code.resolve()),
         token=os.environ.get(TOKEN, ""),
     )
-    _serve(_named(policies, names), settings, address)
+    _serve(_named(policies, names), options, address)
 
 
 def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
@@ -83,21 +78,18 @@ def _named(policies: Folders, names: tuple[str, ...]) -> dict[str, str]:
     return {name: str(locate(policy).resolve()) for name, policy in zip(called, policies, strict=True)}
 
 
-def _serve(folders: dict[str, str], settings: "Serving", address: str) -> None:
-    """Serve until a signal says to stop; load the folders again on SIGHUP."""
-    from looped_actor.serving.server import deploy, reload_signals, start, stop
+def _serve(folders: dict[str, str], options: "ServeOptions", address: str) -> None:
+    """Serve until a signal says to stop."""
+    from looped_actor.serving.server import Supervisor
 
-    start(folders, settings)
-    for name in folders:
-        print(f"http://{address}/v2/models/{name}", flush=True)
-    for _ in reload_signals():
-        try:
-            deploy(folders, settings)
-            print("replaced", flush=True)
-        except ValueError as mistake:
-            print(f"not reloaded, the old policies are still served: {mistake}", file=sys.stderr, flush=True)
-    print("answering the last requests ...", flush=True)
-    stop(folders)
+    def report(sentence: str) -> None:
+        print(sentence, flush=True)
+
+    def ready() -> None:
+        for name in folders:
+            report(f"http://{address}/v2/models/{name}")
+
+    Supervisor(folders, options, report).run(ready)
 
 
 def _name(folder: pathlib.Path) -> str:

@@ -162,6 +162,11 @@ class Engine:
             )
 
     @property
+    def waiting(self) -> int:
+        """Number of requests without a slot."""
+        return len(self._queue)
+
+    @property
     def failed(self) -> bool:
         """True if the engine has failed and answers no more requests."""
         return self._failure is not None

@@ -448,6 +448,13 @@ def _result(answer: tuple[bool, Any]) -> Any:
     return value
 
 
+def select_device(slot: int, platform: str) -> None:
+    """Let this process see one accelerator only. JAX must not have looked for devices before."""
+    if platform != "cpu":
+        inherited = visible_devices(VISIBLE[platform])
+        os.environ[VISIBLE[platform]] = str(slot) if inherited is None else inherited[slot]
+
+
 def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, arguments: tuple) -> None:
     """Use the device of a slot, and do the work; called in a new process."""
     slot, slots, platform = place
@@ -457,7 +464,5 @@ def _in_a_slot(place: tuple[int, int, str], sending: Any, work: Callable, argume
             cores = sorted(available_cores())
             os.sched_setaffinity(0, set(cores[slot % len(cores) :: min(slots, len(cores))]))
     else:
-        inherited = visible_devices(VISIBLE[platform])
-        # JAX reads it when it first looks for devices, which is later.
-        os.environ[VISIBLE[platform]] = str(slot) if inherited is None else inherited[slot]
+        select_device(slot, platform)
     sending.send(_answer(work, arguments))
