@@ -39,17 +39,17 @@ class BankGenerator(Generator):
             cells = bank.cells(slice(first, first + 50_000))
             fixed.append(((cells & Cell.WALL) != 0) * 1 + ((cells & Cell.TARGET) != 0) * 2)
             variable.append(((cells & Cell.PLAYER) != 0) * 3 + ((cells & Cell.BOX) != 0) * 4)
-        self._fixed_grids = jnp.asarray(np.concatenate(fixed).astype(np.uint8))
-        self._variable_grids = jnp.asarray(np.concatenate(variable).astype(np.uint8))
+        self._fixed = jnp.asarray(np.concatenate(fixed).astype(np.uint8))
+        self._variable = jnp.asarray(np.concatenate(variable).astype(np.uint8))
 
     def __call__(self, rng_key):
         key, draw = jax.random.split(rng_key)
-        index = jax.random.randint(draw, (), 0, self._fixed_grids.shape[0])
-        variable = self._variable_grids[index]
+        index = jax.random.randint(draw, (), 0, self._fixed.shape[0])
+        variable = self._variable[index]
         agent = self.get_agent_coordinates(variable)
         return State(
             key=key,
-            fixed_grid=self._fixed_grids[index],
+            fixed_grid=self._fixed[index],
             variable_grid=variable,
             agent_location=agent,
             step_count=jnp.int32(0),

@@ -95,6 +95,8 @@ def main() -> None:
     parser.add_argument("--devices", type=int)
     parser.add_argument("--out", type=pathlib.Path)
     options = parser.parse_args()
+    if options.iterations < 3:
+        parser.error("--iterations must be at least 3: the first and the last are not timed")
     mesh, found = start_devices(options.devices), []
     for arm, batch in itertools.product(options.arms, options.batch):
         changes = {

@@ -191,8 +191,11 @@ def make_contestants(work: Work, mesh: Mesh) -> dict[str, Contestant]:
     """Return the looped net, the same computed synchronously by frozen scans, and Iso-FLOPs."""
     config, arm = work.config, work.arm
 
+    algorithm = config.algorithm
+    assert isinstance(algorithm, PPOConfig)
+
     def make(build: Callable, weights: Weights | None, **options: Any) -> Contestant:
-        trainer = PPO(config.algorithm, work.train, build, config.iterations, mesh, **options)
+        trainer = PPO(algorithm, work.train, build, config.iterations, mesh, **options)
         state = trainer.init(seed=0)
         if weights is not None:
             state = state.with_weights(replicate(mesh, weights))

@@ -2,8 +2,9 @@
 
     python tools/measure_structure.py [--frames]
 
-Prints the rows of the table that docs/contributing.md refers to. With --frames it also starts a small training run in a
-temporary folder, and counts the frames of this package between the command line and the first gradient.
+Prints the rows of the table that docs/contributing.md refers to. With --frames it also starts a small
+training run in a temporary folder, and counts the frames of this package between the command line and the
+first gradient.
 """
 
 import argparse
@@ -49,7 +50,7 @@ def count_any(paths: list[pathlib.Path]) -> tuple[int, int]:
 
 
 def count_frames() -> dict[str, tuple[int, int]]:
-    """Return frames and files of this package from the command line to the first loop and the first gradient."""
+    """Return frames and files of this package from the command to the first loop and the first gradient."""
     import jax
 
     from looped_actor.cli.main import main

@@ -1,4 +1,4 @@
-"""What the site needs beyond its pages: files of the repository that they show, such as figures."""
+"""Hooks of the site: add files outside docs/ that pages show, such as figures."""
 
 import pathlib
 import re
@@ -22,5 +22,5 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, **_):
-    """On the site these files lie beside the pages."""
+    """Rewrite links to these files, which are next to the pages on the site."""
     return OUTSIDE.sub(r"](\1)", markdown)

@@ -26,8 +26,8 @@ FROM_CODE = "<!-- Made from the code by docs/tools/reference.py: change it there
 def commands_page() -> str:
     """Return the page of all commands and their options."""
     text = (
-        "# Commands\n\nThis page lists every command and every option, as `looped-actor COMMAND --help` shows "
-        "them. Give each option once; options that take several values take them separated by spaces. "
+        "# Commands\n\nThis page lists every command and every option, as `looped-actor COMMAND --help` "
+        "shows them. Give each option once; options that take several values take them separated by spaces. "
         "`PATH` of a policy is the folder of a run, the folder of a policy, or a name that `looped-actor "
         "pretrained` lists.\n"
     )
@@ -83,9 +83,10 @@ def _option(parameter: inspect.Parameter, about: dict[str, str]) -> str:
     positional = tyro.conf.Positional in extras or parameter.kind is inspect.Parameter.POSITIONAL_ONLY
     shown = name.upper() if positional else "--" + name.replace("_", "-")
     default = parameter.default
-    told = "" if default in (None, inspect.Parameter.empty, (), False) else f"`{_plain(default)}`"
-    said = f"{_type(kind)}{', default ' + told if told else ''}"
-    return _row(f"`{shown}`", said, about.get(parameter.name, ""))
+    value = _type(kind)
+    if default not in (None, inspect.Parameter.empty, (), False):
+        value += f", default `{_plain(default)}`"
+    return _row(f"`{shown}`", value, about.get(parameter.name, ""))
 
 
 def _plain(value: Any) -> str:
@@ -128,23 +129,26 @@ def configuration_page() -> str:
     rush_hour = {scale: preset("rush-hour", scale) for scale in SCALES}
     robot = {scale: preset("cube-double", scale) for scale in SCALES}
     text += "\n## Puzzles\n\nValues are those of `boxoban`, arm `looped`, by PPO.\n" + _tables(puzzle)
+    text += "\n## Other arms\n\nOf Iso-Params and Iso-FLOPs, `arm.core` is that of `looped`.\n"
+    for task, arm in (("boxoban", "iso-flops"), ("boxoban", "drc"), ("cube-double", "mlp")):
+        text += _tables({scale: preset(task, scale, arm) for scale in SCALES}, "arm", f"arm, {arm}")
     text += "\n## Puzzles, by imitation\n\nOnly `algorithm` differs.\n" + _tables(imitation, "algorithm")
     text += "\n## Levels of Rush Hour\n\nOnly the recipe differs in its fields.\n"
     text += _tables(rush_hour, "levels.recipe")
     text += "\n## Robots, offline\n\nValues are those of `cube-double`, arm `looped`.\n" + _tables(robot)
-    text += "\n## Custom environments\n\nValues are the defaults of `CustomConfig`. The fields of `algorithm` "
-    text += "are those of puzzles by PPO.\n" + _tables({"default": CustomConfig()}, "")
+    text += "\n## Custom environments\n\nValues are the defaults of `CustomConfig`. The fields of "
+    text += "`algorithm` are those of puzzles by PPO.\n" + _tables({"default": CustomConfig()}, "")
     return FROM_CODE + text
 
 
-def _tables(configs: dict[str, Any], only: str | None = None) -> str:
+def _tables(configs: dict[str, Any], only: str | None = None, title: str = "") -> str:
     """Return a table for each section of configurations that differ in values, or for one section."""
     flat = [_flat(config) for config in configs.values()]
     text = ""
     for section, config in _sections(next(iter(configs.values()))):
         if only is not None and only != section:
             continue
-        text += f"\n### {section or 'the run'}\n\n{_first_line(config)}\n\n"
+        text += f"\n### {title or section or 'the run'}\n\n{_first_line(config)}\n\n"
         text += f"| field | {' | '.join(configs)} | |\n|---|{'---|' * len(configs)}---|\n"
         about = field_docs(type(config))
         for name, path, _ in _values(section, config):

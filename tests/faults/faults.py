@@ -41,7 +41,7 @@ from looped_actor.reproduction.record import write_record
 NET = (
     "arm.core.width=8",
     "arm.core.heads=1",
-    "arm.core.hidden=8",
+    "arm.core.hidden=24",
     "arm.halting.max_loops=4",
 )
 PUZZLE = (

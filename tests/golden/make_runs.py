@@ -21,6 +21,7 @@ os.environ["XLA_FLAGS"] = QUICK_TO_COMPILE  # as in the tests: initial weights a
 from looped_actor.codec import replaced, to_json
 from looped_actor.configs.presets import preset
 from looped_actor.devices import all_devices
+
 from looped_actor.models import AUTHORS
 from looped_actor.runs.folder import begin_run, train_run
 from tiny import WORLD_CHANGES, tiny

@@ -1,9 +1,9 @@
 """Short runs of every learner and arm, as commits 395f374 and cd662b2 made them: the same numbers.
 
-Each zip file is a folder that such a commit wrote, with metrics of four iterations in float64: another order of
-sums, or another processor, shows in the last digits only, hence a tolerance. Their configurations, checkpoints and
-policies are of version 0.2, so that these tests also show that this version continues its runs.
-"""
+Each zip file is a folder that such a commit wrote, with metrics of four iterations in float64: another order
+of sums, or another processor, shows in the last digits only, hence a tolerance. Their configurations,
+checkpoints and policies are of version 0.2, so that these tests also show that this version continues its
+runs."""
 
 import csv
 import json

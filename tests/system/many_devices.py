@@ -1,4 +1,4 @@
-"""Run by test_many_devices.py in a process of its own, with eight CPU devices."""
+"""The gradient of the loop on eight CPU devices. test_many_devices.py runs this in a new process."""
 
 import functools
 
@@ -23,7 +23,7 @@ from looped_actor import (
 
 assert jax.device_count() == 8
 rngs = nnx.Rngs(0)
-config = CoreConfig(width=16, heads=2, layers=1, hidden_multiple=16)
+config = CoreConfig(width=16, heads=2, layers=1)
 model = Actor(
     PlanesTokenizer(4, 16, rngs=rngs),
     LoopedTrunk(config, PolicyKL(threshold=3e-3), rngs=rngs),
@@ -35,9 +35,10 @@ batch = jax.random.bernoulli(jax.random.key(0), 0.3, (64, 5, 5, 4)).astype(jnp.f
 
 
 def loss(trained, batch, execution):
-    """A sum over examples, so that the parts of a batch add up to the whole."""
-    out = nnx.merge(definition, trained, fixed)(batch, execution=execution)
-    return (out.value**2).sum() + out.distribution.entropy().sum(), out.loop.loops
+    """Return a sum over examples: the parts of a batch then add up to the whole."""
+    output = nnx.merge(definition, trained, fixed)(batch, execution=execution)
+    assert output.value is not None
+    return (output.value**2).sum() + output.distribution.entropy().sum(), output.loop.loops
 
 
 def gradient(execution):
@@ -49,15 +50,16 @@ assert len(set(loops.tolist())) >= 3, loops
 
 
 def check(name, actual, actual_loops):
+    """Compare gradient and loops with those of the frozen scan on one device."""
     assert (jax.device_get(actual_loops) == jax.device_get(loops)).all(), name
-    for ours, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(oracle), strict=True):
-        assert relative(ours, theirs) < 1e-5, name
+    for found, expected in zip(jax.tree.leaves(actual), jax.tree.leaves(oracle), strict=True):
+        assert relative(found, expected) < 1e-5, name
     print(name, "agrees")
 
 
 mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
-by_example, everywhere = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("data",), ()))
-sharded, replicated = jax.device_put(batch, by_example), jax.device_put(trained, everywhere)
+rows, everywhere = (NamedSharding(mesh, PartitionSpec(*spec)) for spec in (("data",), ()))
+sharded, replicated = jax.device_put(batch, rows), jax.device_put(trained, everywhere)
 
 # The compiler shards the loop: one program, all devices loop until the deepest example stops.
 for execution in (FrozenScan(), EarlyExit()):
@@ -65,7 +67,7 @@ for execution in (FrozenScan(), EarlyExit()):
     check(f"{execution} over 8 devices", *found)
 
 
-# Each device packs its own examples and loops as long as they need; only gradients are exchanged.
+# Each device packs its own examples; only gradients are exchanged.
 @jax.jit
 @functools.partial(
     jax.shard_map,
@@ -74,9 +76,11 @@ for execution in (FrozenScan(), EarlyExit()):
     out_specs=(PartitionSpec(), PartitionSpec("data")),
     check_vma=False,
 )
-def packed_on_each(trained, batch):
-    found, loops = jax.grad(functools.partial(loss, execution=Packed(3)), has_aux=True)(trained, batch)
+def packed_gradient(trained, batch):
+    found, loops = jax.grad(functools.partial(loss, execution=Packed(microbatch=3)), has_aux=True)(
+        trained, batch
+    )
     return jax.lax.psum(found, "data"), loops
 
 
-check("Packed on each of 8 devices", *jax.block_until_ready(packed_on_each(replicated, sharded)))
+check("Packed on each of 8 devices", *jax.block_until_ready(packed_gradient(replicated, sharded)))

@@ -28,7 +28,7 @@ topology = Topology.parse("v5e:1")
 run = run_of(replace_fields(preset(task, "micro"), changes), mesh=topology.compile_only_mesh())
 print(json.dumps(plan_run(run, topology, cache=cache).results))
 """
-NET = {"arm.core.width": 8, "arm.core.heads": 1, "arm.core.hidden": 8, "arm.halting.max_loops": 3}
+NET = {"arm.core.width": 8, "arm.core.heads": 1, "arm.core.hidden": 24, "arm.halting.max_loops": 3}
 PUZZLE = NET | {
     "algorithm.num_envs": 16,
     "algorithm.rollout_steps": 8,

@@ -253,7 +253,7 @@ def test_errors_of_analyses(imitated, parked, tmp_path, monkeypatch):
         ProbeOptions(pushes=(0,))
     with pytest.raises(ValueError, match="no level 99; there are 20"):
         record_episode(policy_at(imitated), 99)
-    with pytest.raises(ValueError, match="this is no file of probes"):
+    with pytest.raises(ValueError, match="this is not a file of probes"):
         record_episode(policy_at(imitated), 0, probes=imitated / "metrics.csv")
     with pytest.raises(ValueError, match="nothing was evaluated yet"):
         compare_runs([parked], tmp_path)

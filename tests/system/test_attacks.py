@@ -1,4 +1,4 @@
-"""What an attack on the package found, one test for each finding."""
+"""Findings of attacks on the package: untrusted input, interruptions, full disks, lost processes."""
 
 import errno
 import io
@@ -14,6 +14,7 @@ import sys
 import time
 import zipfile
 from contextlib import suppress
+from dataclasses import replace
 from shutil import which
 
 import numpy as np
@@ -29,18 +30,18 @@ from looped_actor.offline.dataset import DatasetError
 from looped_actor.puzzles.banks import make_bank, open_bank, starter_bank
 from looped_actor.puzzles.boxoban.rules import Cell
 from looped_actor.puzzles.boxoban.solver import possible_pushes, solve_cells
-from looped_actor.puzzles.catalogue import BOXOBAN
+from looped_actor.puzzles.catalogue import game_named
 from looped_actor.puzzles.grid import LevelError
+from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import open_solutions, solve_bank, write_solutions
-from looped_actor.puzzles.solve_status import SolveStatus
 from looped_actor.runs.folder import begin_run, complete_start, is_begun, read_run, train_run
 from looped_actor.training.checkpoints import Bookmark, CheckpointError, Checkpoints
 from looped_actor.training.loggers import TableFile
 from looped_actor.training.sharding import all_devices, start_devices
 from looped_actor.utils.codec import replace_fields
-from looped_actor.utils.files import FileError, write_whole
-from looped_actor.utils.tensors import PolicyError
-from tiny import CHANGES, tiny
+from looped_actor.utils.errors import FileError, PolicyError
+from looped_actor.utils.files import write_whole
+from tiny import CHANGES, LOOPED_CHANGES, tiny
 
 ROOT = pathlib.Path(__file__).parents[2]
 
@@ -55,7 +56,7 @@ ROOT = pathlib.Path(__file__).parents[2]
         ({"later": 1}, "has no field 'later'"),
     ],
 )
-def test_the_header_of_a_bank_is_checked_before_it_is_computed_with(change, message, tmp_path):
+def test_the_header_of_a_bank_is_checked_before_it_is_used(change, message, tmp_path):
     header = {"format": "looped-actor levels 1", "game": "boxoban", "count": 1, "height": 5, "width": 5}
     header |= {"source": "", "licence": "", "checksum": "0"} | change
     data = safetensors.numpy.save({"cells": np.zeros((1, 13), np.uint8)}, {"bank": json.dumps(header)})
@@ -66,7 +67,7 @@ def test_the_header_of_a_bank_is_checked_before_it_is_computed_with(change, mess
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # kB
 
 
-def test_boards_that_are_too_large_are_not_called_unsolvable():
+def test_boards_that_are_too_large_are_refused_instead_of_called_unsolvable():
     cells = np.zeros((3, 200), np.uint8)
     cells[1, 1], cells[1, 2], cells[1, 190] = Cell.PLAYER, Cell.BOX, Cell.TARGET
     for search in (solve_cells, possible_pushes):
@@ -74,14 +75,14 @@ def test_boards_that_are_too_large_are_not_called_unsolvable():
             search(cells)
 
 
-def test_a_level_of_a_large_board_is_given_up_in_time():
-    """A room of 60x60 with as many boxes as fit: the default limit ends the search, and says so."""
+def test_the_search_on_a_large_board_ends_in_time():
+    """A room of 60x60 with as many boxes as fit: the limit on nodes ends the search, and the status tells."""
     cells = np.zeros((62, 62), np.uint8)
     cells[[0, -1]] = cells[:, [0, -1]] = Cell.WALL
     cells[2:40:3, 2:40:3] = Cell.BOX
     cells[1:14, 46:59] = Cell.TARGET
     cells[60, 60] = Cell.PLAYER
-    bank = make_bank(BOXOBAN, cells[None], source="", licence="")
+    bank = make_bank(game_named("boxoban"), cells[None], source="", licence="")
     started = time.monotonic()
     solutions = solve_bank(bank)
     assert solutions.job.node_limit == 3_000_000 * 100 // 62**2
@@ -101,7 +102,7 @@ def test_a_number_that_becomes_infinite_is_refused(tmp_path):
         looped_actor.load_policy(tmp_path)
 
 
-def test_only_regular_files_are_written_over(tmp_path):
+def test_only_regular_files_are_overwritten(tmp_path):
     real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
     write_whole(real, b"1")
     write_whole(real, b"2")
@@ -116,6 +117,7 @@ def test_only_regular_files_are_written_over(tmp_path):
 
 
 def begin(folder, seed, barrier, outcomes):
+    """Begin a run at the same moment as another process; report its seed, or the error."""
     barrier.wait()
     try:
         outcomes.put(begin_run(tiny(seed=seed), folder).seed)
@@ -123,22 +125,23 @@ def begin(folder, seed, barrier, outcomes):
         outcomes.put(str(error))
 
 
-def test_two_runs_begun_at_once_in_one_folder_are_one(tmp_path):
+def test_of_two_runs_begun_at_once_in_one_folder_one_is_refused(tmp_path):
     spawn = multiprocessing.get_context("spawn")
     barrier, outcomes = spawn.Barrier(2), spawn.Queue()
     both = [spawn.Process(target=begin, args=(tmp_path / "run", s, barrier, outcomes)) for s in (1, 2)]
     for process in both:
         process.start()
-    told = [outcomes.get(timeout=120) for _ in both]
+    found = [outcomes.get(timeout=120) for _ in both]
     for process in both:
         process.join()
-    (seed,) = [one for one in told if isinstance(one, int)]
-    (refused,) = [one for one in told if isinstance(one, str)]
+    (seed,) = [one for one in found if isinstance(one, int)]
+    (refused,) = [one for one in found if isinstance(one, str)]
     assert "another process is" in refused or "is the folder of a run already" in refused
     assert json.loads((tmp_path / "run" / "config.json").read_text())["seed"] == seed
 
 
 def _listens_everywhere(port):
+    """Return whether a socket listens on this port of every interface."""
     tables = "".join(pathlib.Path("/proc/net", name).read_text() for name in ("tcp", "tcp6"))
     sockets = (line.split() for line in tables.splitlines())
     hosts = [socket[1].rpartition(":")[0] for socket in sockets if socket[1].endswith(f":{port:04X}")]
@@ -152,10 +155,10 @@ with RayTasks("local", workers=1) as pool:
     print(ray.get_runtime_context().gcs_address, os.environ["RAY_AUTH_TOKEN"], flush=True)
     sys.stdin.read()
 """
-STRANGER = "import ray, sys; ray.init(sys.argv[1]); print(ray.get(ray.remote(lambda: 'mine').remote()))"
+CLIENT = "import ray, sys; ray.init(sys.argv[1]); print(ray.get(ray.remote(lambda: 'mine').remote()))"
 
 
-def test_a_local_ray_cluster_obeys_no_stranger(tmp_path):
+def test_a_local_ray_cluster_refuses_clients_without_its_token(tmp_path):
     """Ray listens on every interface: a client without the token, or with another one, runs nothing."""
     clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
     clean |= {"HOME": str(tmp_path)}  # where Ray would look for a token
@@ -168,24 +171,24 @@ def test_a_local_ray_cluster_obeys_no_stranger(tmp_path):
     )
     try:
         address, token = opened.stdout.readline().split()
-        assert _listens_everywhere(int(address.rpartition(":")[2])), "bind it to loopback, now that one can"
-        strangers = {
+        assert _listens_everywhere(int(address.rpartition(":")[2])), "Ray can bind to loopback now: do so"
+        clients = {
             "without": clean,
             "disabled": clean | {"RAY_AUTH_MODE": "disabled"},
             "another": clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": "0" * 64},
             "the same": clean | {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token},
         }
-        asking = {
+        processes = {
             name: subprocess.Popen(
-                [sys.executable, "-c", STRANGER, address],
+                [sys.executable, "-c", CLIENT, address],
                 env=env,
                 text=True,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
             )
-            for name, env in strangers.items()
+            for name, env in clients.items()
         }
-        answers = {name: process.communicate(timeout=200)[0] for name, process in asking.items()}
+        answers = {name: process.communicate(timeout=200)[0] for name, process in processes.items()}
     finally:
         opened.communicate(timeout=60)
     assert {name for name, answer in answers.items() if "mine" in answer} == {"the same"}
@@ -193,7 +196,7 @@ def test_a_local_ray_cluster_obeys_no_stranger(tmp_path):
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A file system of two megabytes, where the rights allow one; elsewhere a fault is injected."""
+    """A file system of two megabytes if the rights allow one; else a fault is injected."""
     folder = tmp_path / "disk"
     folder.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
@@ -206,7 +209,7 @@ def small_disk(tmp_path):
 
 
 class FullDisk:
-    """As a progress callback: fills the disk after an iteration."""
+    """Fill the disk after an iteration, as a progress callback."""
 
     def __init__(self, folder, mounted, iteration, monkeypatch):
         self.ballast, self.mounted, self.left = folder / "ballast", mounted, iteration
@@ -224,13 +227,13 @@ class FullDisk:
     def _refuse(self, *row):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    def emptied(self):
+    def empty(self):
         self.ballast.unlink(missing_ok=True)
         self.monkeypatch.undo()
 
 
 @pytest.mark.parametrize("iteration", [pytest.param(1, marks=thorough), 3])
-def test_a_full_disk_ends_training_and_costs_nothing_else(iteration, small_disk, tmp_path, monkeypatch):
+def test_a_full_disk_ends_training_and_loses_nothing(iteration, small_disk, tmp_path, monkeypatch):
     folder, mounted = small_disk
     config, mesh = tiny(), all_devices(1)
     for run in (folder / "run", tmp_path / "whole"):
@@ -239,7 +242,7 @@ def test_a_full_disk_ends_training_and_costs_nothing_else(iteration, small_disk,
     full = FullDisk(folder, mounted, iteration, monkeypatch)
     with pytest.raises(OSError, match=r"could not be written \((.|\n)*resume .* continues"):
         train_run(config, folder / "run", mesh, full)
-    full.emptied()
+    full.empty()
     (folder / "run" / "evaluations" / "1.json.99.unfinished").touch()  # as a killed process leaves it
     assert train_run(config, folder / "run", mesh).value == "finished"
     assert not list(folder.rglob("*.unfinished"))
@@ -247,7 +250,8 @@ def test_a_full_disk_ends_training_and_costs_nothing_else(iteration, small_disk,
         assert (folder / "run" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-def npz_of(path, **changes):
+def write_npz(path, **changes):
+    """Write a small dataset in OGBench's format."""
     arrays = {
         "observations": np.zeros((4, 2), np.float32),
         "actions": np.zeros((4, 1), np.float32),
@@ -256,14 +260,14 @@ def npz_of(path, **changes):
     np.savez(path, **(arrays | changes))
 
 
-def test_data_unpacked_from_another_file_of_the_same_name_are_not_learned_from(tmp_path):
+def test_data_unpacked_from_another_file_of_the_same_name_are_not_used(tmp_path):
     path = tmp_path / "play.npz"
     for value in (1.0, 2.0):  # files of the same size
-        npz_of(path, observations=np.full((4, 2), value, np.float32))
-        assert (open_dataset(path, mapped=True).states == value).all()
+        write_npz(path, observations=np.full((4, 2), value, np.float32))
+        assert (open_dataset(path, on_disk=True).states == value).all()
 
 
-def test_an_array_that_announces_more_than_there_is_takes_no_memory(tmp_path):
+def test_an_array_with_a_false_size_takes_no_memory(tmp_path):
     header = io.BytesIO()
     about = {"descr": "<f4", "fortran_order": False, "shape": (10**9, 100)}
     np.lib.format.write_array_header_1_0(header, about)
@@ -284,7 +288,8 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
         change.setattr("looped_actor.runs.puzzle.PuzzleRun.bank", killed)  # all levels are written
         with pytest.raises(KeyboardInterrupt):
             begin_run(config, folder)
-    assert read_run(folder) == config
+    begun = read_run(folder)
+    assert begun == replace(config, microbatch=begun.microbatch, slots=begun.slots)
     assert not is_begun(folder)
     train = folder / "levels" / "train.levels"
     before, made = train.read_bytes(), train.stat().st_mtime_ns
@@ -305,7 +310,7 @@ def test_levels_that_a_killed_start_left_are_made_again_for_another_recipe(tmp_p
     "killed_at", ["looped_actor.runs.run.write_whole", "looped_actor.runs.puzzle.write_bank"]
 )
 def test_a_start_that_was_killed_is_completed(killed_at, tmp_path, monkeypatch):
-    """Before its recipe is written, or the levels: `resume` begins with what is missing."""
+    """Killed before its recipe or its levels are written; `resume` makes what is missing."""
     config, folder = tiny("rush-hour", levels__train_count=8, levels__held_out_count=4), tmp_path / "run"
 
     def killed(*_):
@@ -329,16 +334,18 @@ def test_a_start_that_was_killed_is_completed(killed_at, tmp_path, monkeypatch):
     assert (folder / "provenance.json").stat().st_mtime_ns == before
 
 
-class Started:
-    """`looped-actor train` in a process group of its own, which gets signals as from a terminal."""
+class TrainProcess:
+    """`looped-actor train` in a new process group, which gets signals as from a terminal."""
 
     WORDS = ("boxoban", "--devices", "1", "--steps", "256", "--set")
 
     def __init__(self, folder):
-        settings = [f"{name}={value}" for name, value in CHANGES.items() if name != "total_steps"]
+        settings = [
+            f"{name}={value}" for name, value in (CHANGES | LOOPED_CHANGES).items() if name != "total_steps"
+        ]
         many = "levels.train_count=250"  # more than one process generates
         self.words = ["train", *self.WORDS, *settings, many, "--out", str(folder)]
-        # What is started in the background ignores SIGINT, and so would what it starts.
+        # Processes in the background ignore SIGINT, and their children inherit that.
         before = signal.signal(signal.SIGINT, signal.default_int_handler)
         self.process = subprocess.Popen(
             [sys.executable, "-m", "looped_actor", *self.words],
@@ -357,11 +364,11 @@ class Started:
             time.sleep(0.01)
 
     def end(self, number):
-        """Returns its exit code and the lines that it printed, without those of the bar."""
+        """Return its exit code and the lines that it printed, without those of the progress bar."""
         os.killpg(self.process.pid, number)
-        said, _ = self.process.communicate(timeout=300)
+        output, _ = self.process.communicate(timeout=300)
         return self.process.returncode, [
-            line for line in said.splitlines() if line and "preparing" not in line
+            line for line in output.splitlines() if line and "preparing" not in line
         ]
 
     def has_loaded_numpy(self):
@@ -378,7 +385,7 @@ class Started:
 
 
 def test_ctrl_c_while_modules_are_imported_prints_one_sentence(tmp_path):
-    run = Started(tmp_path / "run")
+    run = TrainProcess(tmp_path / "run")
     run.wait_for(run.has_loaded_numpy)
     code, lines = run.end(signal.SIGINT)
     assert code == 130
@@ -390,22 +397,20 @@ def test_ctrl_c_while_modules_are_imported_prints_one_sentence(tmp_path):
 
 
 def test_runs_ended_while_levels_are_generated_end_as_one_that_was_not(tmp_path, monkeypatch):
-    """SIGINT is followed by resume, SIGKILL by train. benchmarks/faults.py tries 20 moments of each."""
+    """SIGINT is followed by resume, SIGKILL by train. tests/faults/faults.py tries 20 moments of each."""
     for number in (signal.SIGINT, signal.SIGKILL):
-        run = Started(tmp_path / number.name)
+        run = TrainProcess(tmp_path / number.name)
         run.wait_for(run.has_workers)
         code, lines = run.end(number)
         assert code == (130 if number == signal.SIGINT else -number)
         if number == signal.SIGINT:
-            told = f"looped-actor: interrupted; continue with: looped-actor resume {tmp_path / 'SIGINT'}"
-            assert lines == [told]
+            advice = f"continue with: looped-actor resume {tmp_path / 'SIGINT'}"
+            assert lines == [f"looped-actor: interrupted; {advice}"]
         assert (tmp_path / number.name / "config.json").exists()
-    monkeypatch.setattr(
-        "looped_actor.training.sharding.start_devices", lambda *_: all_devices(1)
-    )  # they are there
-    monkeypatch.setattr(
-        "looped_actor.runs.puzzle.FEW_LEVELS", 1000
-    )  # by this process, which has compiled the code
+    start = "looped_actor.training.sharding.start_devices"
+    monkeypatch.setattr(start, lambda *_: all_devices(1))  # devices are there already
+    # Generate levels in this process, which has compiled the generator.
+    monkeypatch.setattr("looped_actor.runs.puzzle.FEW_LEVELS", 1000)
     for words in (
         ["resume", str(tmp_path / "SIGINT")],
         run.words,
@@ -423,9 +428,9 @@ def test_a_checkpoint_of_a_newer_version_is_not_called_damaged(tmp_path):
     checkpoints.save({"a": np.zeros(3)}, Bookmark(1, 10, 100, "mine"))
     checkpoints.close()
     (path,) = tmp_path.glob("1/bookmark/metadata")
-    said = json.loads(path.read_text())
-    for change in ({"later": 1}, {"format": "looped-actor checkpoint 2"}):
-        path.write_text(json.dumps(said | change))
+    about = json.loads(path.read_text())
+    for change in ({"later": 1}, {"format": "looped-actor checkpoint 3"}):
+        path.write_text(json.dumps(about | change))
         with pytest.raises(CheckpointError, match="written by a newer version") as error:
             Checkpoints(tmp_path, "mine", read_only=True).read()
         assert "delete" not in str(error.value)
@@ -449,7 +454,7 @@ def test_policies_and_solutions_that_were_changed_are_refused(tmp_path):
             opening(path)
 
 
-def test_what_is_published_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+def test_a_file_is_on_disk_before_it_gets_its_name(tmp_path, monkeypatch):
     order = []
     monkeypatch.setattr(os, "fsync", lambda _: order.append("synced"))
     rename = os.replace
@@ -459,24 +464,26 @@ def test_what_is_published_is_on_disk_before_it_has_its_name(tmp_path, monkeypat
 
 
 def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
-    """Many mistakes in one process: each is refused with code 2, in one line, and short."""
+    """Many mistakes in one process: each ends with code 2 and one short line."""
     pipe, deep, odd = tmp_path / "pipe", tmp_path / "deep.json", tmp_path / "odd.json"
     os.mkfifo(pipe)
     deep.write_text("[" * 100_000)
-    odd.write_text(json.dumps({"task": {"a": 1}, "seed": "\x1b[31m"}))
+    odd.write_text(json.dumps({"type": "PuzzleConfig", "task": {"a": 1}, "seed": "\x1b[31m"}))
     (tmp_path / "file").touch()
     plan = ["train", "boxoban", "--dry-run"]
-    monkeypatch.setattr(
-        "looped_actor.training.sharding.start_devices", lambda *_: all_devices(1)
-    )  # they are there
+    start = "looped_actor.training.sharding.start_devices"
+    monkeypatch.setattr(start, lambda *_: all_devices(1))  # devices are there already
     for words, message in (
         (["levels", "info", str(pipe)], "this is not a regular file"),
         (["train", "--config", str(pipe), "--dry-run"], "this is not a regular file"),
         (["train", "--config", str(deep), "--dry-run"], "RecursionError"),
         (["train", "--config", str(odd), "--dry-run"], "must be one of 'boxoban'"),
         ([*plan, "--steps", "1e30"], "no number here is that large"),
-        ([*plan, "--set", "core.width=" + "9" * 5000], "config.core.width is '999"),
-        ([*plan, "--set", "ppo.learning_rate=" + "[" * 100_000], "config.ppo.learning_rate is '[[["),
+        ([*plan, "--set", "arm.core.width=" + "9" * 5000], "config.arm.core.width is '999"),
+        (
+            [*plan, "--set", "algorithm.learning_rate=" + "[" * 100_000],
+            "config.algorithm.learning_rate is '[[[",
+        ),
         ([*plan, "--set", "levels.train=\x1b[31m"], r"levels.train is '\x1b[31m': it holds control"),
         (["train", "boxoban", "--out", str(tmp_path / "file" / "run")], "is a file, not a folder"),
         (["levels", "show", "rush-hour", "--out", os.devnull], "is not a regular file"),
@@ -485,39 +492,39 @@ def test_bad_input_ends_in_one_sentence(tmp_path, monkeypatch, capsys):
         monkeypatch.setattr(sys, "argv", ["looped-actor", *words])
         with pytest.raises(SystemExit) as ending:
             main()
-        said = capsys.readouterr().err
+        error = capsys.readouterr().err
         assert ending.value.code == 2, words[:2]
-        assert message in said
-        assert said.startswith("looped-actor: ")
-        assert len(said) < 1000
-        assert said.count("\n") == 1
+        assert message in error
+        assert error.startswith("looped-actor: ")
+        assert len(error) < 1000
+        assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize("coordinator", ["nonsense", "host:", ":1234", "host:99999", "host:port"])
-def test_a_coordinator_that_is_none(coordinator):
+def test_invalid_coordinators_are_refused(coordinator):
     with pytest.raises(ValueError, match="give host:port of process 0, or auto"):
         start_devices(None, coordinator, 2, 0)
 
 
-def test_what_should_not_happen_says_how_to_report_it(monkeypatch, capsys):
+def test_an_unexpected_error_says_how_to_report_it(monkeypatch, capsys):
     monkeypatch.setattr(sys, "argv", ["looped-actor", "levels", "info", "boxoban"])
-    monkeypatch.setattr("looped_actor.levels.starter_bank", lambda name: {}["nothing"])
+    monkeypatch.setattr("looped_actor.puzzles.banks.starter_bank", lambda name: {}["nothing"])
     with pytest.raises(SystemExit) as ending:
         main()
-    said = capsys.readouterr().err
+    error = capsys.readouterr().err
     assert ending.value.code == 2
-    assert "KeyError: 'nothing'" in said
-    assert "Please report" in said.splitlines()[-1]
+    assert "KeyError: 'nothing'" in error
+    assert "Please report" in error.splitlines()[-1]
 
 
 @pytest.mark.parametrize(
-    "said", ['{"init_timestamp_nsecs": []}', '{"commit_timestamp_nsecs": 1' + "0" * 29 + "}"]
+    "metadata", ['{"init_timestamp_nsecs": []}', '{"commit_timestamp_nsecs": 1' + "0" * 29 + "}"]
 )
-def test_what_a_checkpoint_says_of_itself_may_be_anything(said, tmp_path):
+def test_metadata_of_a_checkpoint_may_be_anything(metadata, tmp_path):
     checkpoints = Checkpoints(tmp_path, "mine")
     checkpoints.save({"a": np.zeros(3)}, Bookmark(1, 10, 100, "mine"))
     checkpoints.close()
-    (tmp_path / "1" / "_CHECKPOINT_METADATA").write_text(said)
+    (tmp_path / "1" / "_CHECKPOINT_METADATA").write_text(metadata)
     with pytest.raises(CheckpointError, match=r"a checkpoint in it is damaged .* remove the newest"):
         Checkpoints(tmp_path, "mine", read_only=True).read()
 
@@ -528,22 +535,29 @@ def test_billions_of_layers_are_refused_at_once():
 
 
 def faults(kind, cases, tmp_path, *words):
-    """What `benchmarks/faults.py` finds with a small budget."""
+    """Run `tests/faults/faults.py` with a small budget, and return its record."""
     out = tmp_path / f"{kind}.json"
-    script = [sys.executable, str(ROOT / "benchmarks" / "faults.py"), kind, "--cases", str(cases), *words]
+    script = [
+        sys.executable,
+        str(ROOT / "tests" / "faults" / "faults.py"),
+        kind,
+        "--cases",
+        str(cases),
+        *words,
+    ]
     done = subprocess.run([*script, "--out", str(out)], capture_output=True, text=True, check=False)
     assert out.exists(), done.stderr[-2000:]
-    facts = json.loads(out.read_text())
-    assert facts["failures"] == []
+    record = json.loads(out.read_text())
+    assert record["failures"] == []
     assert done.returncode == 0
-    return facts
+    return record
 
 
-def test_mutated_files_are_loaded_rightly_or_refused(size, tmp_path):
+def test_mutated_files_are_loaded_correctly_or_refused(size, tmp_path):
     """Under a limit of memory and of time."""
-    facts = faults("files", size(400, 50_000), tmp_path)
-    assert facts["cases"] >= size(400, 50_000)  # as many of each format
-    assert len(facts["outcomes"]) == 10
+    record = faults("files", size(400, 50_000), tmp_path)
+    assert record["cases"] >= size(400, 50_000)  # as many of each format
+    assert len(record["outcomes"]) == 10
 
 
 def test_when_one_of_two_processes_is_killed_the_other_ends(size, tmp_path):
@@ -576,5 +590,5 @@ def test_runs_ended_in_their_first_minute_end_in_the_same_bytes(tmp_path):
 @pytest.mark.parametrize("learner", ["ppo", "imitation", "gciql"])
 @thorough
 def test_runs_killed_at_any_moment_end_in_the_same_bytes(learner, tmp_path):
-    """The default run has such kills in test_training.py and test_worlds.py."""
+    """The default run has such kills in test_training.py and test_robots.py."""
     assert faults("kills", 4, tmp_path, "--learner", learner)["equal"] == 4

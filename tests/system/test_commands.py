@@ -113,7 +113,7 @@ def test_gradients_are_timed(tmp_path):
     done = run(*script, "--batch", "8", "--microbatch", "4", "--rounds", "1", **UNOPTIMISED)
     assert done.returncode == 0, done.stderr
     timings = json.loads((tmp_path / "timings.json").read_text())["timings"]
-    assert set(timings) == {"boxoban", "rush_hour", "easy"}
+    assert set(timings) == {"boxoban", "rush-hour", "easy"}
     for timing in timings.values():
         assert timing["packed_over_frozen"] > 0
         assert timing["iso_flops_over_frozen"] > 0

@@ -18,7 +18,7 @@ from helpers import evaluated
 from looped_actor import CustomConfig, Outcome, PPOConfig, VectorGym, WandbLogger
 from looped_actor.envs.spaces import ContinuousActions
 from looped_actor.puzzles.banks import open_bank, starter_bank
-from looped_actor.utils.tensors import PolicyError
+from looped_actor.utils.errors import PolicyError
 
 SAME_STEP = {"autoreset_mode": AutoresetMode.SAME_STEP}
 
@@ -194,7 +194,7 @@ def cart_poles():
     [
         (None, "give it as env"),
         (cart_poles, "has 8 copies"),
-        (cart_poles(), "cannot be used for training and evaluation together"),
+        (cart_poles(), "as env, give a function that makes it"),
         (lambda: 3, "env is of type int: it must have reset, step, observe"),
         (object(), "env is of type object: it must have reset"),
         (type("Plain", (), dict(vars(Count)))(), "decorate the class with @jax.tree_util.register_static"),

@@ -1,7 +1,7 @@
-"""What the README and the handbook show is true: blocks run, commands parse, links lead somewhere.
+"""Tests of README and documentation: blocks run, commands parse, links lead somewhere.
 
-Blocks of a page run in its order and in one folder, in which a run lies as `runs/first`. Commands run at a
-size that takes seconds (`smaller`). Without THOROUGH=1, those of a few pages run, and all others are parsed.
+The blocks of a page run in order in one folder, which has a run in `runs/first`. Commands run at a size that
+takes seconds (`smaller`). Without THOROUGH=1, those of a few pages run, and all others are parsed.
 """
 
 import functools
@@ -22,17 +22,17 @@ import tyro
 from test_commands import COMMAND, command
 
 from looped_actor.cli import main as entry
-from tiny import CHANGES as TINY_PUZZLE
-from tiny import WORLD_CHANGES as TINY_WORLD
+from tiny import CHANGES, LOOPED_CHANGES, ROBOT_CHANGES
 
 ROOT = pathlib.Path(__file__).parents[2]
 DOCS = ROOT / "docs"
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted(DOCS.rglob("*.md"))]
 FENCE = re.compile(r"```(\w*)[^\n]*\n(.*?)```", re.DOTALL)
-NOT_RUN = "# not run by the tests: "
+NOT_RUN = re.compile(r"<!-- not run by the tests: [^>]+ -->\n\n```\w*\n(.*?)```", re.DOTALL)
+"""A block that cannot be run has a comment before it, which readers do not see."""
 RUN_IN_CI = ("export.md", "theory.md")
-PUBLIC = ("levels", "offline", "serving")
-"""Packages whose names are public, beside those that `looped_actor` itself exports."""
+PUBLIC = ("offline", "serving")
+"""Packages whose names are public, in addition to those that `looped_actor` exports."""
 
 _spec = importlib.util.spec_from_file_location("reference", DOCS / "tools" / "reference.py")
 reference = importlib.util.module_from_spec(_spec)
@@ -40,15 +40,21 @@ _spec.loader.exec_module(reference)
 
 
 def blocks(page, *kinds):
-    """Kind and code of the blocks of a page; an example that is shown whole has a test of its own."""
+    """Return kind and code of the blocks of a page, except examples that have a test of their own."""
     shown = {code for _, code in reference.EXAMPLE.findall(page.read_text())}
     return [
         (kind, code) for kind, code in FENCE.findall(page.read_text()) if kind in kinds and code not in shown
     ]
 
 
+def runnable(page, *kinds):
+    """Return the blocks of a page without those that are marked as not run."""
+    skipped = NOT_RUN.findall(page.read_text())
+    return [(kind, code) for kind, code in blocks(page, *kinds) if code not in skipped]
+
+
 def lines(code):
-    """The commands of a block, each as words."""
+    """Return the commands of a block, each as words."""
     joined = code.replace("\\\n", " ")
     return [shlex.split(line, comments=True) for line in joined.splitlines() if line and line[0] != "#"]
 
@@ -63,13 +69,13 @@ def every_command():
 
 
 def test_blocks_are_of_a_known_kind():
-    """Python and commands are run; text is output. Nothing else is there, so that nothing is left out."""
+    """Python and commands are run; text is output. Other kinds would be left out."""
     for page in PAGES:
         assert {kind for kind, _ in FENCE.findall(page.read_text())} <= {"bash", "python", "text"}, page.name
 
 
 def test_every_command_that_is_shown_parses(monkeypatch):
-    """All of them, with their options: by the command line itself, with nothing behind it."""
+    """Parse all of them, with their options, by the command line itself."""
     ran = []
 
     def silent(function):
@@ -106,16 +112,21 @@ def test_every_command_that_is_shown_parses(monkeypatch):
 
 
 def settings(words):
-    """What makes a run tiny, beside what a command sets itself."""
+    """Return changes that make a run tiny."""
     if "--code" in words:
-        return ["ppo.num_envs=16", "ppo.rollout_steps=8", "ppo.minibatch=32", "episodes=8"]
-    puzzle = not {"cube-double", "cube-triple", "puzzle-3x3", "scene"} & set(words)
-    tiny = TINY_PUZZLE if puzzle else TINY_WORLD
+        return [f"algorithm.{name}" for name in ("num_envs=16", "rollout_steps=8", "minibatch=32")] + [
+            "episodes=8"
+        ]
+    if {"cube-double", "cube-triple", "puzzle-3x3", "scene"} & set(words):
+        tiny = ROBOT_CHANGES
+    else:
+        looped = "--arm" not in words or "looped" in words
+        tiny = CHANGES | (LOOPED_CHANGES if looped and "reproduce" not in words else {})
     return [f"{name}={json.dumps(value)}" for name, value in tiny.items()]
 
 
 def smaller(words):
-    """A command that does the same in seconds."""
+    """Return a command that does the same in seconds."""
     words = list(words)
 
     def give(option, *values):
@@ -138,18 +149,18 @@ def smaller(words):
             give("--arms", "looped")
         case "eval", _:
             give("--count", "2")
-        case "analyse", ["probes"]:
+        case "analyze", ["probes"]:
             give("--count", "12")
             give("--epochs", "1")
             give("--seeds", "1")
-        case "analyse", [_]:
+        case "analyze", [_]:
             give("--count", "4")
         case "levels", ["build"] if not {"--source", "--enumerate-all"} & set(words):
             for option in ("--train", "--valid", "--test"):
                 give(option, "6")
-        case "ogbench", ["collect"]:
+        case "robots", ["collect"]:
             give("--transitions", "40")
-        case "theory", _:
+        case "reproduce", ["theorem"]:
             give("--exhaustive", "3")
             give("--samples", "1")
             give("--lengths", "2", "4", "8")
@@ -158,7 +169,7 @@ def smaller(words):
 
 @pytest.fixture(scope="module")
 def first_run(tmp_path_factory):
-    """A run of the kind that the handbook begins with."""
+    """A run of the kind that the documentation begins with."""
     folder = tmp_path_factory.mktemp("first")
     with pytest.MonkeyPatch.context() as patch:
         patch.chdir(folder)
@@ -168,7 +179,7 @@ def first_run(tmp_path_factory):
 
 @pytest.fixture
 def workshop(tmp_path, monkeypatch):
-    """A folder like a clone in which somebody has worked."""
+    """A folder like a clone in use."""
     for name in ("results", "examples", "benchmarks", "constraints.txt", "src"):
         (tmp_path / name).symlink_to(ROOT / name)
     shutil.copytree(DOCS, tmp_path / "docs")  # one of the commands writes there
@@ -177,23 +188,21 @@ def workshop(tmp_path, monkeypatch):
 
 
 def run_block(kind, code, monkeypatch):
-    if code.startswith(NOT_RUN):
-        return
     if kind == "python":
-        if "__main__" in code or "subprocess" in code:  # what starts processes wants a process of its own
+        if "__main__" in code or "subprocess" in code:  # what starts processes needs its own process
             done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
             assert done.returncode == 0, done.stderr
         else:
-            exec(compile(code, "a block of the handbook", "exec"), {"__name__": "block"})
+            exec(compile(code, "a block of a page", "exec"), {"__name__": "block"})
         return
     for words in lines(code):
-        # This process has one device, checks types, which `bench` times, and MuJoCo without pictures.
-        if "--devices" in words or words[1] == "bench" or "film" in words:
+        # This process has one device, and MuJoCo without pictures.
+        if "--devices" in words or "film" in words:
             subprocess.run([*COMMAND, *smaller(words[1:])], check=True, timeout=600)
         elif words[0] == "looped-actor":
             command(monkeypatch, *smaller(words[1:]))
         else:
-            assert words[0] == "python", f"{words} is neither Python nor a command: say {NOT_RUN}why"
+            assert words[0] == "python", f"{words} is neither Python nor a command: mark it as not run"
             subprocess.run([sys.executable, *words[1:]], check=True, timeout=600, env=os.environ)
 
 
@@ -201,7 +210,7 @@ def run_block(kind, code, monkeypatch):
 def test_blocks_run(page, workshop, monkeypatch, request):
     thorough = bool(os.environ.get("THOROUGH"))
     commands_too = thorough or page.name in RUN_IN_CI
-    found = blocks(page, "python", "bash") if commands_too else blocks(page, "python")
+    found = runnable(page, "python", "bash") if commands_too else runnable(page, "python")
     if not found:
         pytest.skip("no blocks to run")
     if any("runs/first" in code for _, code in found):
@@ -213,10 +222,29 @@ def test_blocks_run(page, workshop, monkeypatch, request):
         run_block(kind, code, monkeypatch)
 
 
+def outputs():
+    """Yield the Python blocks that are followed by what they print."""
+    for page in PAGES:
+        code = [code for _, code in runnable(page, "python")]
+        found = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", page.read_text(), re.DOTALL)
+        yield from (pytest.param(block, text, id=page.name) for block, text in found if block in code)
+
+
+@pytest.mark.parametrize(("code", "text"), list(outputs()))
+def test_a_block_prints_what_the_page_shows(code, text):
+    """Run the block as a user does, so that readers see success and loops that vary."""
+    environment = {name: value for name, value in os.environ.items() if name != "XLA_FLAGS"}
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=300, env=environment, cwd=ROOT
+    )
+    assert (done.returncode, done.stdout) == (0, text), done.stderr
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert (page.parent / target).exists(), f"{page.name} links to {target}, which is not there"
+    for target in re.findall(r"\]\(([^)#]+)(?:#[\w-]+)?\)", page.read_text()):
+        if not target.startswith("https://"):
+            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
 
 
 @pytest.mark.parametrize("package", ["looped_actor", *(f"looped_actor.{name}" for name in PUBLIC)])

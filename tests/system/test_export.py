@@ -159,7 +159,7 @@ def test_halting_rules_can_be_changed_and_mistakes_are_reported(tmp_path):
 
 
 def test_a_wheel_holds_all_that_is_needed(tmp_path):
-    """Build, unpack and use the wheel from another folder; only its requirements are from this environment."""
+    """Build, unpack and use the wheel in another folder; only its requirements come from here."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--quiet"]
     wheels, unpacked = tmp_path / "wheels", tmp_path / "unpacked"
     building = ["wheel", str(ROOT), "--no-deps", "--no-build-isolation", "--wheel-dir", str(wheels)]

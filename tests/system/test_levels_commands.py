@@ -176,7 +176,7 @@ def test_pictures(game, tmp_path):
     ("arguments", "message"),
     [
         (["info", "nowhere.levels"], "nowhere.levels: there is no such file"),
-        (["info", "README.md"], "README.md: this is no level bank"),
+        (["info", "README.md"], "README.md: this is not a level bank"),
         (["show", STARTER["boxoban"], "--index", "1000"], "no level 1000; there are 1000"),
         (["show", STARTER["boxoban"], "--count", "0"], "--count must be at least 1"),
         (["show", STARTER["boxoban"], "--out", "a.bmp"], "written as .png or .svg"),

@@ -1,4 +1,4 @@
-"""The loop, and training, on several devices equal those on one."""
+"""The loop and training give the same results on several devices as on one."""
 
 import os
 import pathlib
@@ -19,7 +19,7 @@ def test_many_devices_agree_with_one(script, devices, agreeing):
     environment = os.environ | {
         "XLA_FLAGS": f"--xla_force_host_platform_device_count={devices} {QUICK_TO_COMPILE}",
         "NPROC": "16",  # eight CPU devices on two cores starve each other of threads without it
-        "PYTHONPATH": str(HERE.parent),
+        "PYTHONPATH": os.pathsep.join([str(HERE.parent), os.environ.get("PYTHONPATH", "")]),
     }
     done = subprocess.run(
         [sys.executable, str(HERE / script)], env=environment, capture_output=True, text=True, timeout=400

@@ -22,7 +22,7 @@ from looped_actor.utils.processes import RayTasks, fan_out
 CHANGES = {
     "arm.core.width": 8,
     "arm.core.heads": 1,
-    "arm.core.hidden": 8,
+    "arm.core.hidden": 24,
     "arm.halting.max_loops": 4,
     "algorithm.num_envs": 16,
     "algorithm.rollout_steps": 8,

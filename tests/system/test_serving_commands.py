@@ -68,7 +68,13 @@ def policy():
 
 @pytest.fixture(scope="module")
 def boards():
-    return np.random.default_rng(1).integers(0, 2, (40, 6, 6, 7)).astype(np.uint8)
+    return np.random.default_rng(1).integers(0, 2, (40, 5, 5, 7)).astype(np.uint8)
+
+
+@pytest.fixture(scope="module")
+def large_boards():
+    """Return boards that are larger than those of training."""
+    return np.random.default_rng(1).integers(0, 2, (6, 6, 6, 7)).astype(np.uint8)
 
 
 def make_inputs(boards):
@@ -98,7 +104,7 @@ def check_triton_client(server, policy, boards):
     assert client.is_server_ready()
     assert client.is_model_ready("rush")
     about = client.get_model_metadata("rush")
-    assert about["inputs"] == [{"name": "observation", "datatype": "UINT8", "shape": [-1, 6, 6, 7]}]
+    assert about["inputs"] == [{"name": "observation", "datatype": "UINT8", "shape": [-1, 5, 5, 7]}]
     assert [one["name"] for one in about["outputs"]] == ["action", "logits", "value", "loops", "stop"]
     assert about["parameters"]["halting"]["rule"] == "PolicyKL"
     expected = policy.act(boards)
@@ -140,7 +146,7 @@ def check_sequence(server, boards):
 
 def check_json_request(server, policy, boards):
     """Check a request that is written by hand."""
-    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": boards[0].tolist()}
+    data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": boards[0].tolist()}
     status, _, response = fetch(server[1], "/v2/models/rush/infer", json.dumps({"inputs": [data]}).encode())
     assert status == 200
     outputs = {one["name"]: one["data"] for one in response["outputs"]}
@@ -170,7 +176,7 @@ def check_documented_client(server):
     code = code.replace("127.0.0.1:8000", server[1]).replace('"rush-hour"', '"rush"')
     done = run(sys.executable, "-c", code)
     assert done.returncode == 0, done.stderr
-    assert re.search(r"solved in \d+ steps; loops: [\d ]+", done.stdout)
+    assert len(re.findall(r"^solved in \d+ steps; loops: [\d ]+$", done.stdout, re.M)) == 3
 
 
 def check_invalid_requests(server):
@@ -182,7 +188,7 @@ def check_invalid_requests(server):
 
 def check_overload(server, boards):
     """Check that requests that do not fit into the queues are refused with Retry-After."""
-    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": boards[0].tolist()}
+    data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": boards[0].tolist()}
 
     async def ask(session):
         async with session.post("/v2/models/rush/infer", json={"inputs": [data]}) as response:
@@ -227,7 +233,7 @@ def check_shutdown(server, policy, boards):
 
 def test_a_server_from_start_to_shutdown(policy, boards):
     """Check everything on one server: starting one takes long."""
-    options = ("--names", "rush", "carried", "--board", "6", "6", "--waiting", str(QUEUE // 2))
+    options = ("--names", "rush", "carried", "--waiting", str(QUEUE // 2))
     process, address = server = start_server(RUSH_HOUR, CARRIED, *options)
     try:
         assert process.stdout.readline() == f"http://{address}/v2/models/carried\n"
@@ -266,7 +272,7 @@ def test_an_untrained_policy_of_a_custom_environment_is_served(tmp_path, monkeyp
 
 
 @pytest.mark.parametrize(("status", "waiting", "timeout"), [(503, 0, 10**9), (504, 1024, 1)])
-def test_a_failed_request_keeps_the_latent_of_its_sequence(status, waiting, timeout, boards, monkeypatch):
+def test_a_failed_request_keeps_its_sequence(status, waiting, timeout, large_boards, monkeypatch):
     """A client that retries, as `Retry-After` says, continues from the carried latent."""
     monkeypatch.setattr(jax.config, "update", lambda *setting: None)  # devices are there already
     policy, carry = looped_actor.load_policy(CARRIED), None
@@ -286,17 +292,17 @@ def test_a_failed_request_keeps_the_latent_of_its_sequence(status, waiting, time
                 infer(board, timeout=timeout, **parameters)
         assert error.value.status == status
 
-    for board in boards[:3]:
+    for board in large_boards[:3]:
         check_refusal(board)
         expected = policy.act(board, carry=carry)
         assert infer(board) == (expected.action, expected.loops, carry is None)
         carry = expected.carry
-    check_refusal(boards[3], sequence_end=True)
-    expected = policy.act(boards[3], carry=carry)
-    assert infer(boards[3], sequence_end=True) == (expected.action, expected.loops, False)
-    infer(boards[4])
-    check_refusal(boards[5], sequence_start=True)  # the episode of this latent is over
-    assert infer(boards[5])[2]
+    check_refusal(large_boards[3], sequence_end=True)
+    expected = policy.act(large_boards[3], carry=carry)
+    assert infer(large_boards[3], sequence_end=True) == (expected.action, expected.loops, False)
+    infer(large_boards[4])
+    check_refusal(large_boards[5], sequence_start=True)  # the episode of this latent is over
+    assert infer(large_boards[5])[2]
     replica.engine.close()
 
 
@@ -310,14 +316,13 @@ def test_a_policy_that_carries_is_not_served_by_several_replicas():
 
 @thorough
 def test_a_killed_replica_is_replaced_and_tokens_are_required(policy, boards):
-    process, address = start_server(
-        RUSH_HOUR, "--names", "rush", "--board", "6", "6", "--replicas", "2", LOOPED_ACTOR_TOKEN="secret"
-    )
+    options = ("--names", "rush", "--replicas", "2")
+    process, address = start_server(RUSH_HOUR, *options, LOOPED_ACTOR_TOKEN="secret")
     try:
         assert fetch(address, "/v2")[0] == fetch(address, "/v2/models/rush")[0] == 401
         headers = {"Authorization": "Bearer secret"}
         assert fetch(address, "/v2", **headers)[0] == 200
-        data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": boards[0].tolist()}
+        data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": boards[0].tolist()}
         body = json.dumps({"inputs": [data]}).encode()
 
         def ask(_):
@@ -343,8 +348,8 @@ def test_a_killed_replica_is_replaced_and_tokens_are_required(policy, boards):
 def test_a_policy_is_replaced_without_a_failed_request(boards, tmp_path):
     served = tmp_path / "rush"
     shutil.copytree(PRETRAINED / "rush-hour-micro", served)
-    process, address = start_server(served, "--names", "rush", "--board", "6", "6", "--replicas", "2")
-    data = {"name": "observation", "shape": [1, 6, 6, 7], "datatype": "UINT8", "data": boards[0].tolist()}
+    process, address = start_server(served, "--names", "rush", "--replicas", "2")
+    data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": boards[0].tolist()}
     body, over = json.dumps({"inputs": [data]}).encode(), threading.Event()
 
     def ask():
@@ -401,7 +406,7 @@ def find_replicas():
         (["nowhere"], "nowhere is not a folder"),
         ([RUSH_HOUR, "--address", "8000"], "it must be a host and a port, as 127.0.0.1:8000"),
         ([RUSH_HOUR, "--address", "0.0.0.0:8000"], "put a token that they must bear into"),
-        ([RUSH_HOUR, RUSH_HOUR], "give each one of its own with --names"),
+        ([RUSH_HOUR, RUSH_HOUR], "give each its own name with --names"),
         ([RUSH_HOUR, "--names", "a/b"], "a policy cannot be called 'a/b'"),
         ([RUSH_HOUR, "--replicas", "0"], "replicas is 0; it must be at least 1"),
     ],

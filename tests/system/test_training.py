@@ -29,7 +29,7 @@ from looped_actor.runs.load import load_policy
 from looped_actor.runs.registry import run_of
 from looped_actor.training import BrokenTrainingError, CheckpointError, Ending, fit
 from looped_actor.training.sharding import all_devices
-from looped_actor.utils.tensors import PolicyError
+from looped_actor.utils.errors import PolicyError
 from tiny import CHANGES, LOOPED_CHANGES, tiny
 
 SETTINGS = [f"{name}={json.dumps(value)}" for name, value in (CHANGES | LOOPED_CHANGES).items()]
@@ -89,9 +89,9 @@ def test_a_folder_holds_all_of_a_run(finished):
         "000000000512.json",
         "000000000768.json",
     ]
-    facts = json.loads((finished / "evaluations" / "000000000768.json").read_text())
-    assert facts["levels"] == 10
-    assert sum(facts["loop_histogram"].values()) == round(facts["mean_steps"] * 10)
+    results = json.loads((finished / "evaluations" / "000000000768.json").read_text())
+    assert results["levels"] == 10
+    assert sum(results["loop_histogram"].values()) == round(results["mean_steps"] * 10)
     config = read_run(finished)
     assert min(config.microbatch, config.slots) >= 1  # chosen for the device
     assert config == replace(tiny(), microbatch=config.microbatch, slots=config.slots)
@@ -112,18 +112,18 @@ def test_each_bank_is_played_when_it_should_be(finished):
     """Validation levels and as many training levels during training; all test levels at the end."""
     folder, policy = finished / "levels", load_policy(finished)
 
-    def results(facts):
-        return [facts[name] for name in ("levels", "solved", "loops", "mean_steps", "loop_histogram")]
+    def compared(results):
+        return [results[name] for name in ("levels", "solved", "loops", "mean_steps", "loop_histogram")]
 
     last = json.loads((finished / "evaluations" / "000000000768.json").read_text())
     played = {
         split: looped_actor.evaluate(policy, folder / f"{split}.levels", count=count, mesh=all_devices(1))
         for split, count in (("train", 10), ("valid", None), ("held_out", None))
     }
-    assert results(last) == results(played["valid"])
-    assert results(last["train"]) == results(played["train"])
-    assert results(json.loads((finished / "test.json").read_text())) == results(played["held_out"])
-    assert len({tuple(map(str, results(facts))) for facts in played.values()}) == 3
+    assert compared(last) == compared(played["valid"])
+    assert compared(last["train"]) == compared(played["train"])
+    assert compared(json.loads((finished / "test.json").read_text())) == compared(played["held_out"])
+    assert len({tuple(map(str, compared(results))) for results in played.values()}) == 3
 
 
 def test_a_run_of_two_banks_is_validated_on_the_test_levels(tmp_path):
@@ -139,9 +139,9 @@ def test_a_run_of_two_banks_is_validated_on_the_test_levels(tmp_path):
 def test_a_checkpoint_is_evaluated_without_the_training_levels(copy):
     for split in ("train", "held_out"):
         (copy / "levels" / f"{split}.levels").rename(copy / f"{split}.elsewhere")
-    facts = evaluated(copy, "best", levels=copy / "held_out.elsewhere", count=5)
-    assert facts["levels"] == 5
-    assert facts["policy"].endswith("steps")
+    results = evaluated(copy, "best", levels=copy / "held_out.elsewhere", count=5)
+    assert results["levels"] == 5
+    assert results["policy"].endswith("steps")
 
 
 def test_a_finished_run_stays_finished(copy):
@@ -156,7 +156,7 @@ def test_a_run_is_not_overwritten(finished):
 
 
 def test_an_earlier_checkpoint_leads_to_the_same_end(finished, copy):
-    """As after a kill: newer checkpoints are missing, and metrics.csv is ahead of the last one."""
+    """Simulate a kill: newer checkpoints are missing, and metrics.csv is ahead of the last one."""
     for newer in (4, 6):
         shutil.rmtree(copy / "checkpoints" / str(newer), ignore_errors=True)
     assert [path.name for path in (copy / "checkpoints").iterdir()] == ["2"]
@@ -178,8 +178,8 @@ def test_a_run_that_carries_latents_does_too(tmp_path):
     train_run(read_run(copy), copy, all_devices(1))
     for name in ("metrics.csv", "policy/policy.safetensors", "evaluations/000000000512.json"):
         assert (copy / name).read_bytes() == (tmp_path / "whole" / name).read_bytes(), name
-    facts = evaluated(copy, count=5)
-    assert facts["start"] == "carried"
+    results = evaluated(copy, count=5)
+    assert results["start"] == "carried"
     assert evaluated(copy, count=5, carry_latent=False)["start"] == "fixed"
 
 
@@ -197,9 +197,9 @@ def test_the_other_arms_train_save_and_load(task, arm, tmp_path):
     train_run(config, tmp_path / "run", all_devices(1))
     policy = load_policy(tmp_path / "run")
     assert policy.spec.arm == policy.config.arm.name == arm
-    facts = evaluated(tmp_path / "run", count=5)
-    assert facts["levels"] == 5
-    assert facts["max_loops"] == {"iso-params": 1, "iso-flops": 4, "drc": 2, "fixed-4": 4}[arm]
+    results = evaluated(tmp_path / "run", count=5)
+    assert results["levels"] == 5
+    assert results["max_loops"] == {"iso-params": 1, "iso-flops": 4, "drc": 2, "fixed-4": 4}[arm]
     if arm == "fixed-4":
         assert evaluated(tmp_path / "run", count=5, max_loops=6)["loops"] == 6
     else:
@@ -212,9 +212,9 @@ def test_a_run_in_double_precision_is_evaluated(x64, tmp_path):
     train_run(begin_run(tiny(total_steps=128), tmp_path), tmp_path, all_devices(1))
     tensors = safetensors.numpy.load_file(tmp_path / "policy" / "policy.safetensors")
     assert {array.dtype for name, array in tensors.items() if "parameters" in name} == {np.dtype("float64")}
-    facts = evaluated(tmp_path, count=5)
-    assert facts["levels"] == 5
-    assert 1 <= facts["loops"] <= 4
+    results = evaluated(tmp_path, count=5)
+    assert results["levels"] == 5
+    assert 1 <= results["loops"] <= 4
 
 
 def test_a_policy_loads_and_acts_as_it_did(finished):
@@ -228,7 +228,7 @@ def test_a_policy_loads_and_acts_as_it_did(finished):
     deeper = policy(boards, halting=looped_actor.PolicyKL(threshold=0.0, max_loops=9))
     assert (deeper.loop.loops == 9).all()
     # Level by level and step by step, it does what the evaluation reports.
-    facts = evaluated(finished, count=8)
+    results = evaluated(finished, count=8)
     solved, loops = 0, []
 
     @jax.jit
@@ -244,17 +244,17 @@ def test_a_policy_loads_and_acts_as_it_did(finished):
                 state, ended, needed = step(state)
                 loops.append(int(needed))
         solved += bool(ended)
-    assert facts["solved"] == solved
-    assert facts["loops"] == pytest.approx(np.mean(loops))
+    assert results["solved"] == solved
+    assert results["loops"] == pytest.approx(np.mean(loops))
 
 
 def test_the_policy_of_the_recorded_run_still_plays(tmp_path):
     """The record: 93.2% of 1,000 test levels, of which these are the first hundred."""
     recipe = load_policy(ROOT / "results" / "micro_rush_hour").config.levels.recipe
     write_bank(generate(recipe, {"held_out": 100})["held_out"], tmp_path / "held_out.levels")
-    facts = evaluated(ROOT / "results" / "micro_rush_hour", levels=tmp_path / "held_out.levels")
-    assert facts["success"] > 0.85
-    by_length = [row["loops"] for row in facts["by_optimal_moves"]]
+    results = evaluated(ROOT / "results" / "micro_rush_hour", levels=tmp_path / "held_out.levels")
+    assert results["success"] > 0.85
+    by_length = [row["loops"] for row in results["by_optimal_moves"]]
     assert by_length[-1] > by_length[0]  # more loops on levels with longer solutions
 
 
@@ -271,9 +271,9 @@ def test_caps_and_thresholds_change_at_test_time(finished):
 
 
 def test_baselines_are_played_on_request(finished):
-    facts = evaluated(finished, baselines=True)
-    assert set(facts["baselines"]) == {"at random", "greedily"}
-    assert sum(row["levels"] for row in facts["by_optimal_moves"]) == facts["levels"] == 20
+    results = evaluated(finished, baselines=True)
+    assert set(results["baselines"]) == {"at random", "greedily"}
+    assert sum(row["levels"] for row in results["by_optimal_moves"]) == results["levels"] == 20
 
 
 def damage(path, change):
@@ -388,17 +388,20 @@ def first(tensors):
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda data: data[:200], "this is no safetensors file"),
-        (lambda data: b"\x80\x04" + data, "this is no safetensors file"),
-        (lambda data: b"", "this is no safetensors file"),
+        (lambda data: data[:200], "this is not a safetensors file"),
+        (lambda data: b"\x80\x04" + data, "this is not a safetensors file"),
+        (lambda data: b"", "this is not a safetensors file"),
         (
             rewritten(lambda t: t.update({first(t): np.zeros((3, 3), np.float32)})),
             "is (3, 3); for its",
         ),
         (rewritten(lambda t: t.pop(first(t))), "is missing; for its config.json it must be (8, 24)"),
         (rewritten(lambda t: t.update(extra=np.zeros(2, np.float32))), "unexpected tensor extra"),
-        (rewritten(lambda t: t[first(t)].fill(np.nan)), "not a finite floating-point number"),
-        (rewritten(lambda t: t.update({first(t): t[first(t)].astype(np.int32)})), "not a finite"),
+        (rewritten(lambda t: t[first(t)].fill(np.nan)), "not finite floating-point numbers"),
+        (
+            rewritten(lambda t: t.update({first(t): t[first(t)].astype(np.int32)})),
+            "not finite floating-point numbers",
+        ),
         (lambda data: safetensors.numpy.save(safetensors.numpy.load(data)), "format None"),
     ],
 )
@@ -446,8 +449,8 @@ def test_a_run_that_breaks_stops_with_its_last_good_checkpoint(tmp_path, monkeyp
     rows = rows_of(folder)
     assert [int(row["skipped_updates"]) for row in rows] == [0, 0, 0, 0, 8, 16]
     monkeypatch.undo()
-    facts = evaluated(folder, checkpoint="latest")
-    assert facts["policy"].endswith("512 steps")
+    results = evaluated(folder, checkpoint="latest")
+    assert results["policy"].endswith("512 steps")
 
 
 def start(*words):

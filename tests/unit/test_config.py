@@ -100,7 +100,7 @@ def test_wrong_values_are_named(changes, message):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "this is no JSON"),
+        ("{", "this is not a JSON file"),
         ("[]", "it must be one of PuzzleConfig, RobotConfig, CustomConfig"),
         ('{"type": []}', "has type []; it must be one of PuzzleConfig, RobotConfig, CustomConfig"),
         ('{"type": "PuzzleConfig"}', "task"),
@@ -329,7 +329,7 @@ def test_configurations_of_the_package_s_policies_are_read(name, learner, arm, c
 
 def test_every_configuration_of_the_results_is_read_unless_it_has_a_window():
     files = sorted(RESULTS.rglob("config.json"))
-    assert len(files) > 200
+    assert len(files) > 150
     for file in files:
         if json.loads(file.read_text()).get("window") is None:
             assert read_config(file).trained

@@ -74,7 +74,7 @@ def test_open_dataset_agrees_with_ogbench(save, tmp_path):
         ({"actions": np.full((13, 2), 3.0)}, "actions go beyond [-1, 1]"),
         ({"terminals": np.zeros(13)}, "the last row does not end its episode"),
         ({"terminals": np.ones(13)}, "the episode that ends in row 0 has no transition"),
-        ({"observations": np.array([{}] * 13)}, "this is no dataset as OGBench writes it"),
+        ({"observations": np.array([{}] * 13)}, "this is not a dataset as OGBench writes it"),
     ],
 )
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -92,7 +92,7 @@ def test_a_missing_file_and_one_of_another_format_are_refused(tmp_path):
     with pytest.raises(DatasetError, match="there is no such file"):
         open_dataset(tmp_path / "nothing.npz")
     (tmp_path / "text.npz").write_text("hello")
-    with pytest.raises(DatasetError, match="no dataset as OGBench writes it"):
+    with pytest.raises(DatasetError, match="not a dataset as OGBench writes it"):
         open_dataset(tmp_path / "text.npz")
 
 

@@ -147,9 +147,10 @@ def quick(seed):
 def first_commands():
     """Minutes of the README's commands on a first run."""
     words = (
-        "looped-actor train rush-hour",
+        "looped-actor train rush-hour --steps",
         "looped-actor eval runs/first",
-        "looped-actor analyse difficulty",
+        "looped-actor analyse difficulty",  # its name when the record was made
+        "looped-actor analyze difficulty",
         "looped-actor export",
     )
     return sum(
@@ -169,6 +170,11 @@ def served(load):
         for kind in ("slots", "batches")
     )
     return [1e3 * s for s in (*slots, *batches)]
+
+
+def late(load):
+    """Return the 99th percentile of latency with slots, relative to batches."""
+    return record("serving.json")[f"at_{load}%"]["p99_ratio"]
 
 
 def faults(name):
@@ -193,33 +199,33 @@ OFFLINE, HALTING, REPRODUCE = "docs/offline.md", "docs/halting.md", "docs/reprod
 DEPTH = "results/depth_study/report.md"
 RELIABILITY, SERVING, PLANS = "docs/reliability.md", "docs/serving.md", "docs/accelerators.md"
 NUMBERS = [
-    (README, "level 1`: {:,} numbers, at most {} loops", lambda: [read_card(PRETRAINED / "boxoban-two-boxes").parameters, read_card(PRETRAINED / "boxoban-two-boxes").max_loops]),
-    (README, "| {:.2f} to {:.2f} (Boxoban), {:.2f} to {:.2f} (Rush Hour), as many levels solved; {:.2f} to {:.2f} over all Boxoban decisions, of which {:.0f} to {:.0f}% repeat a state |", lambda: [*carried("boxoban", "loops_new_states"), *carried("rush-hour", "loops_new_states"), *carried("boxoban", "loops"), *carried("boxoban", "repeats")]),
+    (README, "level 1`: {:,} parameters, at most {} loops", lambda: [read_card(PRETRAINED / "boxoban-two-boxes").parameters, read_card(PRETRAINED / "boxoban-two-boxes").max_loops]),
+    (README, "| {:.2f} to {:.2f} (Boxoban), {:.2f} to {:.2f} (Rush Hour), with as many levels solved", lambda: [*carried("boxoban", "loops_new_states"), *carried("rush-hour", "loops_new_states")]),
     ("docs/carried.md", "On Boxoban {:.0f} to {:.0f}% of all decisions repeat a state", lambda: carried("boxoban", "repeats")),
-    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}) on 5x5 |", lambda: card("rush-hour-micro")),
-    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}), two boxes, imitation |", lambda: card("boxoban-two-boxes")),
+    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}) on 5x5, one seed |", lambda: card("rush-hour-micro")),
+    (README, "| {:.1f}% of 1,000 ({:.1f} - {:.1f}), two boxes, imitation, one seed |", lambda: card("boxoban-two-boxes")),
     (README, "| {:.1f} +- {:.1f}% on 6x6 |", lambda: paper("rush-hour", "looped")),
     (README, "| {:.1f} +- {:.1f}%, four boxes, PPO |", lambda: paper("boxoban", "looped")),
-    (README, "| {:.1f} against {:.1f}%, three seeds |", lambda: [depth("b-looped-all"), depth("b-iso-params-all")]),
-    (README, "| {:.1f} and {:.1f} against {:.1f}%, two seeds and one |", lambda: [depth_run(f"a-{run}") for run in ("looped-ours-0", "looped-ours-1", "iso-params-ours-0")]),
-    (README, "At a learning rate of 0.0015 **{:.1f} against {:.1f}%**: {:.1f} points behind (95% interval {:.1f} to {:.1f})", lambda: [depth("b-looped-all"), depth("b-iso-flops-all"), *answer("b-looped-all")]),
-    (README, "At 0.003 **{:.1f} against {:.1f}%**: {:.1f} points ahead, undecided (the interval, {:.1f} to {:.1f}, contains zero)", lambda: [depth("g-looped-0.003"), depth("g-iso-flops-0.003"), *ahead("g-looped-0.003")]),
-    (README, "Each at its better rate: {:.1f} points behind ({:.1f} to {:.1f}, without zero)", lambda: answer(BEST)),
+    (README, "| {:.1f} and {:.1f}%, three seeds (", lambda: [depth("b-looped-all"), depth("b-iso-params-all")]),
+    (README, "| {:.1f} and {:.1f}% (two seeds), {:.1f}% (one seed) |", lambda: [depth_run(f"a-{run}") for run in ("looped-ours-0", "looped-ours-1", "iso-params-ours-0")]),
+    (README, "at a learning rate of 0.0015 **{:.1f} and {:.1f}%**: {:.1f} points behind ({:.1f} to {:.1f})", lambda: [depth("b-looped-all"), depth("b-iso-flops-all"), *answer("b-looped-all")]),
+    (README, "At 0.003 **{:.1f} and {:.1f}%**: {:.1f} points ahead, undecided ({:.1f} to {:.1f} contains zero)", lambda: [depth("g-looped-0.003"), depth("g-iso-flops-0.003"), *ahead("g-looped-0.003")]),
+    (README, "Each at its better rate: {:.1f} points behind ({:.1f} to {:.1f})", lambda: answer(BEST)),
     (QUESTIONS, "| both at 0.0015 | {:.1f} ({:.1f} to {:.1f}) | behind |", lambda: answer("b-looped-all")),
     (QUESTIONS, "| both at 0.003 | {:.1f} ({:.1f} to {:.1f}) | contains zero: undecided |", lambda: answer("g-looped-0.003")),
     (QUESTIONS, "| each at its better rate | {:.1f} ({:.1f} to {:.1f}) |", lambda: answer(BEST)),
     *((DEPTH, f" | {{:.1f}} ({{:.1f}} to {{:.1f}}) | {over} | **{said}** |", lambda title=title: answer(title)) for title, over, said in (("a-looped-ours", "seeds", "undecided"), ("a-looped-authors", "seeds", "undecided"), ("b-looped-all", "seeds", "no"), ("g-looped-0.003", "seeds", "undecided"), (BEST, "seeds", "yes"), ("c-looped-100", "seeds", "undecided"), ("c-looped-1000", "seeds", "undecided"), ("d-looped", "seeds", "undecided"), ("d-looped-random-caps", "seeds", "undecided"))),
-    (README, "{:.2f} and {:.2f} for the trained `micro` policies of Boxoban and Rush Hour", lambda: [iteration("micro Boxoban"), iteration("micro Rush Hour")]),
-    (README, "which use {:.1f} and {:.1f} of 8 loops", lambda: [saving(p, "train")["mean_loops"] for p in ("micro Boxoban", "micro Rush Hour")]),
-    (README, "{:.2f} for random weights with depths drawn like those of the paper's Boxoban policy, {:.1f} of 16", lambda: [iteration("random weights, loops like Boxoban"), saving("random weights, loops like Boxoban", "train")["mean_loops"]]),
-    (README, "**{:.0f}%** of 100 episodes ({:.0f} - {:.0f}) by OGBench's protocol", lambda: robots("long/far-1.0-tasks-mean")),
-    (README, "Variant with noise of 0.1 added to the action: {:.0f}% ({:.0f} - {:.0f})", lambda: robots("long/far-1.0-tasks")),
+    (README, "trained `micro` policies of Boxoban and Rush Hour | {:.2f} and {:.2f} |", lambda: [iteration("micro Boxoban"), iteration("micro Rush Hour")]),
+    (README, "they use {:.1f} and {:.1f} of 8 loops. Rollouts alone: {:.2f} and {:.2f}", lambda: [*(saving(p, "train")["mean_loops"] for p in ("micro Boxoban", "micro Rush Hour")), *(saving(p, "train", "rollout")["over_frozen"] for p in ("micro Boxoban", "micro Rush Hour"))]),
+    (README, "| {:.2f} | random weights, depths drawn like those of the paper's Boxoban policy, {:.1f} of 16 loops |", lambda: [iteration("random weights, loops like Boxoban"), saving("random weights, loops like Boxoban", "train")["mean_loops"]]),
+    (README, "99th percentile of latency, relative to batching | {:.2f} |", lambda: [late(80)]),
+    (README, "{:.2f} at half load, {:.2f} at 30%", lambda: [late(50), late(30)]),
+    (README, "**{:.0f}%** of 100 episodes ({:.0f} - {:.0f}), with an MLP actor", lambda: robots("long/far-1.0-tasks-mean")),
     (README, "in {} of 20 episodes, an MLP with as few examples in {}", lambda: [one_press("looped"), one_press("mlp")]),
-    (README, "Looped {:.1f} +- {:.1f}%, Iso-Params {:.1f} +- {:.1f}% |", lambda: [*paper("puzzle-3x3", 0, "looped"), *paper("puzzle-3x3", 0, "iso-params")]),
-    (README, "The first four commands take {:.0f} minutes on two cores.", lambda: [first_commands()]),
-    (README, "The last command takes about {:.0f} core-minutes.", lambda: [sum(quick(0)[2])]),
+    (README, "Looped {:.1f} +- {:.1f}% |", lambda: paper("puzzle-3x3", 0, "looped")),
+    (README, "The first four commands take {:.1f} minutes on two quiet cores.", lambda: [first_commands()]),
+    (README, "in about {:.0f} core-minutes", lambda: [sum(quick(0)[2])]),
     (README, "Looped {:.1f}%, Iso-FLOPs {:.1f}%, Iso-Params {:.1f}%, DRC(3,3) {:.1f}%", lambda: quick(0)[0]),
-    (README, "another one {:.1f}, {:.1f}, {:.1f} and {:.1f}%", lambda: quick(1)[0]),
     (REPRODUCE, "| solved | {:.1f}% | {:.1f}% | {:.1f}% | {:.1f}% |", lambda: quick(0)[0]),
     (REPRODUCE, "| at three quarters of the run | {:.1f}% | {:.1f}% | {:.1f}% | {:.1f}% |", lambda: quick(0)[1]),
     (REPRODUCE, "| core-minutes | {:.1f} | {:.1f} | {:.1f} | {:.1f} |", lambda: quick(0)[2]),
@@ -234,7 +240,7 @@ NUMBERS = [
     (OFFLINE, "**{:.0f}% of puzzle-3x3** ({:.0f} - {:.0f}%) by OGBench's protocol", lambda: robots("long/far-1.0-tasks-mean")),
     (OFFLINE, "solves {:.0f}% ({:.0f} - {:.0f}%). From half", lambda: robots("long/far-1.0-tasks")),
     (OFFLINE, "| **{}, {}, {}, {}, {}** |", lambda: [task["solved"] for task in record("robots/long/far-1.0-tasks.json")["by_task"].values()]),
-    *((OFFLINE, f"| {title} |{' {} |' * 7}", lambda name=name: [task["solved"] for task in record(f"robots/long/{name}.json")["by_task"].values()]) for title, name in (("`play-1.0`: neither, 3e-4, 50,000 steps", "play-1.0"), ("`play-0.3`: the same, behaviour cost 0.3", "play-0.3"), ("`play-0.1`: the same, behaviour cost 0.1", "play-0.1"))),
+    *((OFFLINE, f"| {title} |{' {} |' * 7}", lambda name=name: [task["solved"] for task in record(f"robots/long/{name}.json")["by_task"].values()]) for title, name in (("`play-1.0`: neither, 3e-4, 50,000 steps", "play-1.0"), ("`play-0.3`: the same, BC weight 0.3", "play-0.3"), ("`play-0.1`: the same, BC weight 0.1", "play-0.1"))),
     (OFFLINE, "cube-double {:.0f}, cube-triple {:.0f}, puzzle-3x3 {:.0f}, scene {:.0f} |", lambda: [world["transitions_per_second_and_core"]["2"] for world in record("collection.json")["worlds"].values()]),
     (OFFLINE, "| {:.1f} (the fastest iteration: {:.1f}) |", lambda: [record("offline_speed.json")["runs"][0][name] for name in ("steps_per_second", "fastest_iteration_steps_per_second")]),
     (OFFLINE, "included | {:.1f}% |", lambda: percents(record("offline_speed.json")["runs"][0]["outside_the_compiled_update"])),

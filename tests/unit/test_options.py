@@ -51,7 +51,7 @@ def test_options_of_robots_are_refused_elsewhere(options):
 
 
 def test_graded_goals_take_no_tasks():
-    with pytest.raises(ValueError, match="--graded has goals of its own: leave --tasks out"):
+    with pytest.raises(ValueError, match="--graded has its own goals: leave --tasks out"):
         evaluate_on_tasks(policy_of(ROBOT), EvaluationOptions(graded=True, tasks=(1,)))
 
 

@@ -86,7 +86,7 @@ def test_probes_are_the_same_after_writing_and_reading(planted, tmp_path):
     few = jnp.asarray(latents[:3], jnp.float32)
     np.testing.assert_array_equal(probe_logits(one, few), probe_logits(two, few))
     (tmp_path / "probes").write_bytes(b"nothing")
-    with pytest.raises(ValueError, match="this is no file of probes"):
+    with pytest.raises(ValueError, match="this is not a file of probes"):
         read_probes(tmp_path / "probes")
 
 

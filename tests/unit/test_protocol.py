@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,
     ProtocolError,
+    format_response,
     number,
     parse_request,
     tensors,
-    format_response,
 )
 from looped_actor.serving.server import Serving
 
@@ -138,7 +138,7 @@ def test_the_length_of_the_head_is_looked_at(length):
 
 def test_bytes_that_nobody_asked_for_are_refused():
     body, length = in_bytes()
-    with pytest.raises(ProtocolError, match="3 bytes follow the last input"):
+    with pytest.raises(ProtocolError, match="3 unexpected bytes follow the last input"):
         read(body + b"abc", length)
 
 

@@ -264,7 +264,7 @@ def test_processes_use_the_devices_that_the_environment_names(
     with Processes() as pool:
         places = [pool.submit(place_of, tmp_path, variable) for _ in range(2)]
         assert sorted(place.result(300) for place in places) == expected
-    with pytest.raises(ValueError, match=f"3 workers were asked for, .* there are 2 of type {platform}"):
+    with pytest.raises(ValueError, match=f"3 workers were requested, .* there are 2 of type {platform}"):
         Processes(workers=3)
 
 

@@ -89,22 +89,22 @@ class Streaming:
         rows: int,
         observe: Callable[[Any, Int[Array, " s"]], Any],
         settle: Callable[[Any, Bool[Array, " r"], StreamOutput], tuple[Any, Bool[Array, " r"]]],
-        carry_of: Callable[[Any, Int[Array, " s"]], Carry],
+        carry_of: Callable[[Any, Int[Array, " s"]], Carry] | None = None,
         waiting: Bool[Array, " r"] | None = None,
     ) -> StreamResult:
-        """Decide for rows until none wants another decision.
+        """Decide for rows until none needs another decision.
 
         Args:
-          policy: what decides.
-          table: what the callbacks know about the rows: any pytree.
-          rows: how many there are.
-          observe: the observations of some rows.
-          settle: carry out the decisions of the rows that are marked. Returns the table after it, and for
-            these rows whether they want to decide again; what it returns for the others is ignored.
-          carry_of: the carry of some rows.
-          waiting: rows that want a decision at first. Default: all.
+          policy: the policy in parts.
+          table: state of the rows for the callbacks: any pytree.
+          rows: number of rows.
+          observe: returns the observations of some rows, from the table and their indices.
+          settle: carries out the decisions of the marked rows. Returns the new table, and a mask of those
+            that need another decision; its values for other rows are ignored.
+          carry_of: returns the carry of some rows. None: nothing is carried.
+          waiting: mask of the rows that need a decision at first. None: all.
         """
-        stream = Stream(policy, observe, carry_of, rows)
+        stream = Stream(policy, observe, carry_of or _no_carry, rows)
         waiting = jnp.ones(rows, bool) if waiting is None else waiting
         observation = jax.eval_shape(lambda table: observe(table, jnp.zeros(1, int)), table)
         slots = self.slots_for(policy, observation, rows)
@@ -267,6 +267,10 @@ class Stream:
 
     def _output(self, state: LoopState) -> StreamOutput:
         return StreamOutput(self.policy.decode(state.latent), state.loops, state.stop, state.latent)
+
+
+def _no_carry(table: Any, row: Int[Array, " s"]) -> Carry:
+    return empty_carry(len(row))
 
 
 def _rank(marked: Bool[Array, " n"]) -> Int[Array, " n"]:

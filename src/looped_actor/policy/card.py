@@ -82,7 +82,7 @@ def _results(card: Card) -> list[dict[str, Any]]:
     return [
         {
             "task": {"type": "reinforcement-learning", "name": card.task},
-            "dataset": {"type": card.task, "name": f"{card.task}, held out"},
+            "dataset": {"type": card.task, "name": f"{card.task}, test"},
             "metrics": metrics,
         }
     ]

@@ -211,7 +211,7 @@ def _read_text(path: str | os.PathLike) -> str:
         return data.decode("utf-8")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise LevelError("this is no text file", source=name, line=line) from None
+        raise LevelError("this is not a text file", source=name, line=line) from None
 
 
 _CELL_OF_CHARACTER = np.full(128, 255, np.uint8)

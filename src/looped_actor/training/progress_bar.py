@@ -42,7 +42,7 @@ def training_bar(
             if math.isfinite(now.get(played, math.nan)):  # no episode may have ended
                 numbers.append(_score(played, now[played]))
             if report.evaluation is not None:
-                numbers.append(f"held out {_score(best_by, report.evaluation[best_by])}")
+                numbers.append(f"validation {_score(best_by, report.evaluation[best_by])}")
             # What was done before a resumption, and what compiling took, say nothing of the time left.
             put = bar.update if begun else bar.reset
             put(task, completed=report.steps, total=report.total_steps, numbers=", ".join(numbers))

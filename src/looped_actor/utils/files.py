@@ -122,7 +122,7 @@ def reading(
 
 def read_json(path: str | os.PathLike) -> Any:
     """Return the data of an untrusted JSON file."""
-    with reading("JSON", path, lambda problem: FileError(f"{path}: {problem}"), MOST_JSON_BYTES):
+    with reading("JSON file", path, lambda problem: FileError(f"{path}: {problem}"), MOST_JSON_BYTES):
         return json.loads(pathlib.Path(path).read_text(encoding="utf-8"))
 
 

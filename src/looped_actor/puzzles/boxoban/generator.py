@@ -43,6 +43,7 @@ class BoxobanRecipe:
     """Share kept of the direct levels, in which every push brings a box nearer to its nearest target. Most
     levels are direct, and a greedy player solves them: a smaller share makes a harder bank."""
     seed: int = 0
+    """Seed of all levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= MAX_SIDE and 4 <= self.width <= MAX_SIDE):

@@ -50,6 +50,7 @@ class RushHourRecipe:
     largest_cluster: int = 10_000
     """Maximum number of boards of a cluster. Larger clusters cost most of the time, and are not harder."""
     seed: int = 0
+    """Seed of all levels."""
 
     def __post_init__(self) -> None:
         if not (4 <= self.height <= 8 and 4 <= self.width <= 8):
