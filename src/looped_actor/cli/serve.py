@@ -2,6 +2,7 @@
 
 import os
 import pathlib
+import sys
 from typing import TYPE_CHECKING
 
 from looped_actor.cli.shared import Folders
@@ -85,11 +86,14 @@ def _serve(folders: dict[str, str], options: "ServeOptions", address: str) -> No
     def report(sentence: str) -> None:
         print(sentence, flush=True)
 
+    def warn(sentence: str) -> None:
+        print(sentence, file=sys.stderr, flush=True)
+
     def ready() -> None:
         for name in folders:
             report(f"http://{address}/v2/models/{name}")
 
-    Supervisor(folders, options, report).run(ready)
+    Supervisor(folders, options, report, warn).run(ready)
 
 
 def _name(folder: pathlib.Path) -> str:

@@ -53,15 +53,21 @@ class Supervisor:
       folders: folders of the policies by name.
       options: address and limits.
       report: called with a sentence at each event.
+      warn: called with a sentence at each failure.
     """
 
     def __init__(
-        self, folders: Mapping[str, str], options: ServeOptions, report: Callable[[str], None] = print
+        self,
+        folders: Mapping[str, str],
+        options: ServeOptions,
+        report: Callable[[str], None] = print,
+        warn: Callable[[str], None] = print,
     ):
         for name in folders:
             if not re.fullmatch(r"[\w.-]{1,100}", name):
                 raise UserError(f"a policy cannot be named {shown(name)}: use letters, digits, ., - and _")
-        self._folders, self._options, self._report = dict(folders), options, report
+        self._folders, self._options = dict(folders), options
+        self._report, self._warn = report, warn
         self._platform = "cpu"
         if options.replicas > 1:
             self._platform, count = devices_here()
@@ -91,7 +97,7 @@ class Supervisor:
             ready()
             while self._handle_signals():
                 for replica in self._replicas:
-                    replica.restart_if_dead(self._report)
+                    replica.restart_if_dead(self._warn)
 
     def _wait_until_ready(self, replica: "_Replica") -> bool:
         """Wait for a replica's first message. Return False if a signal ends the server before."""
@@ -115,7 +121,7 @@ class Supervisor:
         for replica in self._replicas:  # one after the other: the others have the whole machine
             outcome, reason = replica.reload()
             if outcome != RELOADED:
-                self._report(f"not reloaded, the old policies are still served: {reason}")
+                self._warn(f"not reloaded, the old policies are still served: {reason}")
                 return True
         self._report("reloaded")
         return True
@@ -161,7 +167,7 @@ class _Replica:
             self._messages.send(RELOAD)
         return self.receive() if self.poll(SECONDS_TO_RELOAD) else (FAILED, f"replica {self._slot} hangs")
 
-    def restart_if_dead(self, report: Callable[[str], None]) -> None:
+    def restart_if_dead(self, warn: Callable[[str], None]) -> None:
         """Start the process again, some time after it died."""
         if self._process.is_alive():
             return
@@ -170,7 +176,7 @@ class _Replica:
             self._deaths = 1 if now - self._started > SECONDS_TO_TRUST else self._deaths + 1
             pause = min(BACKOFF[0] * 2 ** (self._deaths - 1), BACKOFF[1])
             self._due = now + pause
-            report(f"replica {self._slot} died ({self._process.exitcode}); restarting in {pause:g} s")
+            warn(f"replica {self._slot} died ({self._process.exitcode}); restarting in {pause:g} s")
         elif now >= self._due:
             self._start()
 
