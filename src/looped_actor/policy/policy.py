@@ -57,6 +57,10 @@ class PolicySpec:
     """Shape of the statistics by which observations are normalised."""
     to_env: Callable[[Array], Array] = lambda action: action
     """Actions of the policy to actions as the environment takes them."""
+    make_env: Callable[..., Any] | None = None
+    """Makes the Gymnasium environment of a policy."""
+    find_levels: Callable[[Any], Any] | None = None
+    """Finds the test levels of a policy."""
 
     @cached_property
     def net(self) -> Any:
@@ -224,6 +228,23 @@ class Policy:
     def config(self) -> Any:
         """Configuration of the run that trained it."""
         return self.spec.config
+
+    def make_env(self, **options: Any) -> Any:
+        """Return the policy's environment for Gymnasium, with its test levels if it plays a puzzle.
+
+        Args:
+          options: options of the environment, such as `render_mode`.
+        """
+        if self.spec.make_env is None:
+            raise UserError(f"a policy of {self.spec.task} does not know how to make its environment")
+        return self.spec.make_env(self, **options)
+
+    @property
+    def levels(self) -> Any:
+        """Test levels of the run that trained it, as a `LevelBank`."""
+        if self.spec.find_levels is None:
+            raise UserError(f"{self.spec.task} is not played on levels")
+        return self.spec.find_levels(self)
 
     @property
     def halting(self) -> HaltingRule | None:

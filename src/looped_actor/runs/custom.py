@@ -17,6 +17,7 @@ from jaxtyping import Array
 
 from looped_actor.algorithms import PPO, Acting, OnlineState, Weights, make_policy
 from looped_actor.envs import Environment
+from looped_actor.envs.gymnasium import VectorGym
 from looped_actor.envs.spaces import Actions, Observations, check_head, spaces_of
 from looped_actor.evaluation.episodes import NumberedEpisodes, as_vector, play_gymnasium
 from looped_actor.evaluation.levels import LevelPlayer, Played
@@ -116,6 +117,10 @@ class CustomRun(Run):
         if observations is None or actions is None:
             raise UserError(f"{self.folder}: its config.json says nothing of observations or actions")
         return observations, actions
+
+    def make_env(self, policy: Policy, **options: Any) -> Any:
+        env = self.environment()
+        return VectorGym(env, **({"num_envs": 1} | options)) if isinstance(env, Environment) else env
 
     @property
     def material(self) -> pathlib.Path:

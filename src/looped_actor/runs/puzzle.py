@@ -22,6 +22,7 @@ from looped_actor.policy.policy import Policy, PolicySpec
 from looped_actor.puzzles.banks import DeviceLevels, LevelBank, open_bank, write_bank
 from looped_actor.puzzles.catalogue import game_named
 from looped_actor.puzzles.generate import generate
+from looped_actor.puzzles.gymnasium import PuzzleGym
 from looped_actor.puzzles.replay import solution_cells
 from looped_actor.puzzles.search import SolveStatus
 from looped_actor.puzzles.solutions import open_solutions
@@ -120,6 +121,12 @@ class PuzzleRun(Run):
         if isinstance(config.algorithm, ImitationConfig):
             return Imitation(config.algorithm, **options, teacher=game_named(config.task).teacher())
         return PPO(config.algorithm, **options)
+
+    def make_env(self, policy: Policy, **options: Any) -> PuzzleGym:
+        return PuzzleGym(find_test_levels(policy), **({"time_limit": self.config.time_limit} | options))
+
+    def find_levels(self, policy: Policy) -> LevelBank:
+        return find_test_levels(policy)
 
     def player_on(self, levels: DeviceLevels) -> LevelPlayer:
         """Return a player of levels with policies of this run."""

@@ -23,7 +23,7 @@ from looped_actor.robots.collection import CollectionJob, collect, validation_pa
 from looped_actor.robots.critics import critic_results
 from looped_actor.robots.evaluation import RobotPlayer, summarize_robots
 from looped_actor.robots.graded import GRADED
-from looped_actor.robots.ogbench import TASKS, dataset_name
+from looped_actor.robots.ogbench import TASKS, dataset_name, make_env
 from looped_actor.runs.config import RobotConfig
 from looped_actor.runs.provenance import SPLITS, read_provenance
 from looped_actor.runs.run import Run
@@ -78,6 +78,9 @@ class RobotRun(Run):
 
     def complete_config(self) -> RobotConfig:
         return self.config if self.config.arm is None else super().complete_config()
+
+    def make_env(self, policy: Policy, **options: Any) -> Any:
+        return make_env(self.config.task, **options)
 
     @property
     def material(self) -> pathlib.Path:

@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Array, PyTree
 
 from looped_actor.loop.microbatch import default_microbatch, default_slots
-from looped_actor.policy.policy import PolicySpec
+from looped_actor.policy.policy import Policy, PolicySpec
 from looped_actor.training import Trainer
 from looped_actor.utils.codec import to_json
 from looped_actor.utils.errors import UserError
@@ -59,6 +59,8 @@ class Run(abc.ABC):
             observation=self.observation,
             statistics_shape=self.statistics_shape,
             to_env=self.to_env,
+            make_env=self.make_env,
+            find_levels=self.find_levels,
         )
 
     @abc.abstractmethod
@@ -79,6 +81,14 @@ class Run(abc.ABC):
     def to_env(self, action: Array) -> Array:
         """Return actions of the policy as the environment takes them."""
         return action
+
+    @abc.abstractmethod
+    def make_env(self, policy: Policy, **options: Any) -> Any:
+        """Return the environment of a policy for Gymnasium."""
+
+    def find_levels(self, policy: Policy) -> Any:
+        """Return the test levels of a policy."""
+        raise UserError(f"{self.config.task} is not played on levels")
 
     @property
     def dtype(self) -> Any:
