@@ -89,9 +89,7 @@ def update(golden):
     after, metrics = trainer._iterate_on_batches(state, jax.tree.map(lambda a: a[None], batch))
     everywhere = PartitionSpec()
     gradient = jax.shard_map(
-        lambda state, batch: trainer._gradient(
-            state.learner.parameters, state.target_critics, state, batch
-        ),
+        lambda state, batch: trainer._gradient(state.learner.parameters, state.target_critics, state, batch),
         mesh=trainer.mesh,
         in_specs=(everywhere, everywhere),
         out_specs=everywhere,
