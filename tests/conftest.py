@@ -18,8 +18,8 @@ from flags import QUICK_TO_COMPILE
 if not os.environ.get("OPTIMISED"):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
 
-# Many tests, and the commands that they run, compile the same programs. JAX keeps them for the next session; its
-# keys contain the program, the flags, the processor and the version of JAX.
+# Many tests, and the commands that they run, compile the same programs. JAX keeps them for the next session;
+# its keys contain the program, the flags, the processor and the version of JAX.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
     os.environ |= {
