@@ -1,7 +1,6 @@
 """Shape types are checked in tests, and only there."""
 
 import atexit
-import json
 import os
 import pathlib
 import shutil
@@ -19,17 +18,18 @@ from flags import QUICK_TO_COMPILE
 if not os.environ.get("OPTIMISED"):
     os.environ["XLA_FLAGS"] = f"{os.environ.get('XLA_FLAGS', '')} {QUICK_TO_COMPILE}"
 
-# Many tests, and the commands that they run, compile the same programs: each is compiled once in a session.
+# Many tests, and the commands that they run, compile the same programs. JAX keeps them for the next session;
+# its keys contain the program, the flags, the processor and the version of JAX.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
-    kept = tempfile.mkdtemp(prefix="compiled-")
-    os.environ |= {"JAX_COMPILATION_CACHE_DIR": kept, "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3"}
-    os.environ["XDG_CACHE_HOME"] = kept  # nor does what this user has tuned change a test
-    # A stream is compiled once for every width that it shrinks to. Tests of streams name their own; in the
-    # others, boards of 43 x 8 numbers have two slots, which says as much about runs as sixteen would.
-    tuned = pathlib.Path(kept, "looped-actor", "tuned.json")
-    tuned.parent.mkdir()
-    tuned.write_text(json.dumps({"cpu": {"chunk": 16_000, "slots": 700}}))
-    atexit.register(shutil.rmtree, kept, ignore_errors=True)
+    caches = pathlib.Path(os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache")
+    os.environ |= {
+        "JAX_COMPILATION_CACHE_DIR": str(caches / "looped-actor-tests"),
+        "JAX_COMPILATION_CACHE_MAX_SIZE": str(4 * 2**30),
+        "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0.3",
+    }
+if "LOOPED_ACTOR_TEST_CACHE" not in os.environ:  # this user's own files do not change a test
+    os.environ["LOOPED_ACTOR_TEST_CACHE"] = os.environ["XDG_CACHE_HOME"] = tempfile.mkdtemp(prefix="cache-")
+    atexit.register(shutil.rmtree, os.environ["XDG_CACHE_HOME"], ignore_errors=True)
 
 install_import_hook("looped_actor", "shape_checker.check")
 

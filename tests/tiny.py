@@ -18,6 +18,7 @@ CHANGES = {
     "evaluate_every": 4,
     "checkpoint_every": 2,
     "total_steps": 6 * 128,
+    "slots": 2,  # a stream compiles one program for each width to which it shrinks
 }
 LOOPED_CHANGES = {"arm.core.width": 8, "arm.core.heads": 1, "arm.halting.max_loops": 4}
 """The same net as `tiny` has for the looped arm, as changes for --set."""

@@ -24,17 +24,17 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+from looped_actor.evaluation.facts import outcomes_text
+from looped_actor.puzzles.build import generate
 from record import write_record
 from sharing import LEARNERS, blocks_that_begin_alike
 
 from looped_actor.analysis.compare import evaluation_rows
 from looped_actor.analysis.drawing import ARMS, colour_of, new_axes, save_figure
-from looped_actor.evaluation.facts import outcomes_text
 from looped_actor.evaluation.intervals import paired_difference, unpaired_difference
 from looped_actor.evaluation.levels import LevelPlayer
 from looped_actor.models import AUTHORS
 from looped_actor.puzzles.banks import LevelBank
-from looped_actor.puzzles.build import generate
 from looped_actor.reproduction.grid import complete_run, is_finished, progress_of
 from looped_actor.reproduction.seeds import outcome_table, over_seeds
 from looped_actor.runs.config import OnlineConfig

@@ -17,10 +17,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from record import write_record
 
 from looped_actor.algorithms import Advised, Weights, imitation_loss, no_statistics
-from looped_actor.algorithms.instruments import CoreGradient, core_gradient
 from looped_actor.analysis.drawing import COLOURS, new_axes, save_figure
 from looped_actor.loop import PolicyKL
 from looped_actor.models import AUTHORS, CoreConfig, InitialWeights

@@ -113,8 +113,8 @@ def moves_around(usual: np.ndarray, states: int) -> tuple[np.ndarray, np.ndarray
 def count_correct(
     critics: Callable, act: Callable | None, examples: Examples, usual: np.ndarray
 ) -> dict[str, float]:
-    """Return the shares of correct moves: of those with the highest Q, of all directions, and of the actor.
-    """
+    """Return the shares of correct moves: of those with the highest Q, of all directions, and of the
+    actor."""
     moves, actions = moves_around(usual, len(examples.states))
     best = np.array([critics(examples.states, examples.goals, one).min(axis=0) for one in actions]).argmax(0)
     every = np.broadcast_to(moves, (len(examples.states), *moves.shape))
@@ -135,8 +135,8 @@ def measure_knowledge(
     places: np.ndarray,
     act: Callable | None = None,
 ) -> dict[int, dict[str, float]]:
-    """Return the shares of correct choices of V, Q and the actor, by presses. Yaw and gripper are as usual.
-    """
+    """Return the shares of correct choices of V, Q and the actor, by presses. Yaw and gripper are as
+    usual."""
     by_presses = {}
     for presses in PRESSES:
         examples = make_examples(data, places, presses)

@@ -154,7 +154,7 @@ def test_collected_files_do_not_depend_on_workers_or_interruptions(tmp_path, mon
     assert not list((tmp_path / "broken").glob("*.npz"))
     monkeypatch.setattr(collection, "collect_episode", interrupt_at(5))
     with monkeypatch.context() as at_the_end:
-        at_the_end.setattr(collection, "forget", interrupt_at(5))  # both files are written
+        at_the_end.setattr(collection, "remove_parts", interrupt_at(5))  # both files are written
         with pytest.raises(KeyboardInterrupt):
             collect(job, tmp_path / "broken", workers=1)
     assert [p.read_bytes() for p in collect(job, tmp_path / "broken", workers=1)] == expected

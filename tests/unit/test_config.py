@@ -414,7 +414,7 @@ def test_no_number_of_version_0_2_makes_anything_but_a_configuration_error(field
 
 def test_what_is_chosen_for_the_device_is_in_the_configuration_of_a_run(tmp_path):
     """Latents of 43 tokens of 8 scalars, on a CPU."""
-    config, mesh = tiny(), all_devices(1)
+    config, mesh = tiny(slots=None), all_devices(1)
     assert (config.microbatch, config.slots) == (None, None)
     begun = begin_run(config, tmp_path, mesh)
     assert begun == replace(config, microbatch=default_microbatch(43 * 8), slots=default_slots(43 * 8))
@@ -432,9 +432,9 @@ def test_what_is_chosen_for_the_device_is_in_the_configuration_of_a_run(tmp_path
     ("config", "expected"),
     [
         (lambda: tiny(microbatch=3, slots=5), (3, 5)),
-        (lambda: tiny(microbatch=3), (3, 16)),
-        (lambda: tiny(arm="iso-flops"), (None, None)),
-        (lambda: tiny(arm="drc"), (None, None)),
+        (lambda: tiny(microbatch=3, slots=None), (3, 16)),
+        (lambda: tiny(arm="iso-flops", slots=None), (None, None)),
+        (lambda: tiny(arm="drc", slots=None), (None, None)),
         (lambda: tiny_robot(paired=True), (default_microbatch(38 * 8), 16)),
         (lambda: tiny_robot(arm=None), (None, None)),
     ],
