@@ -1,23 +1,29 @@
-"""Throughput and latency of a server with slots, relative to one with batches, and a figure.
+"""Throughput and latency of servers under equal loads, relative to each other, and a figure.
 
-python benchmarks/serving.py --out results/serving.json [--policy FOLDER] [--seconds 8]
+python benchmarks/serving.py --out results/serving.json                                   # the paper's net
+python benchmarks/serving.py --policy rush-hour-micro --before ../old --out results/serving_rush_hour.json
+python benchmarks/serving.py --policy rush-hour-micro --rows 64 --out results/serving_rows.json
 
-The baseline gathers requests with Ray Serve's `@serve.batch` and lets the policy decide for the whole batch,
-which is answered when its deepest decision has stopped. Both servers get the same requests in turns, from a
-client process. At a given load requests arrive at random times, whatever was answered by then (an open loop),
-and a latency counts from the moment at which a request was due.
-"""
+`slots` is `looped-actor serve`. `batches` is the same server with a batcher in place of the engine: it
+gathers requests for at most 5 ms and answers a batch when its deepest decision has stopped. `before`, with
+--before, is the server of version 0.2 (Ray Serve) in another checkout. All get the same requests in turns,
+from a client process on the same cores. At a given load requests arrive at random times, whatever was
+answered by then (an open loop), and a latency counts from the moment at which a request was due."""
 
 import argparse
 import asyncio
+import contextlib
 import itertools
 import json
 import multiprocessing
+import os
 import pathlib
 import socket
+import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -32,15 +38,20 @@ from looped_actor.loop import Packed, Streaming
 from looped_actor.loop.run import Capped, with_caps
 from looped_actor.planning.depths import DISTRIBUTIONS, never_converging
 from looped_actor.policy.policy import Policy, save_policy
+from looped_actor.policy.pretrained import locate
+from looped_actor.puzzles.teachers import planes_of
 from looped_actor.reproduction.record import write_record
 from looped_actor.runs.load import policy_at
 from looped_actor.runs.presets import preset
 from looped_actor.runs.registry import run_of
+from looped_actor.serving.app import make_app
 from looped_actor.serving.engine import Answer, Engine
+from looped_actor.serving.metrics import Metrics
+from looped_actor.serving.model import ServedModel
+from looped_actor.serving.options import ServeOptions
 from looped_actor.serving.protocol import HEADER_LENGTH, NAMES, InferRequest
-from looped_actor.serving.server import MODELS, Replica, Serving, start, stop
 
-SERVERS = ("slots", "batches")
+NAME = "policy"
 REQUESTS = 256
 """Different requests, which are repeated."""
 BATCH_WAIT = 0.005
@@ -70,8 +81,10 @@ class ServingBenchmark:
     """Turns of each server; the best throughput counts, and latencies of all turns."""
     depths: str = "boxoban"
     """Distribution of the loops per decision."""
-    shares: tuple[float, ...] = (0.3, 0.5, 0.8, 0.95)
-    """Loads at which latency is measured, relative to the throughput of the slower server."""
+    shares: tuple[float, ...] = (0.5, 0.8)
+    """Loads at which latency is measured, relative to the throughput of the slowest server."""
+    rows: int = 1
+    """Observations per request."""
 
 
 def save_paper_policy(folder: pathlib.Path) -> None:
@@ -128,66 +141,85 @@ def compare_engine(policy: Policy, depths: np.ndarray, rounds: int) -> dict[str,
     }
 
 
-def batching_replica() -> type[Replica]:
-    """Return the baseline."""
-    from ray import serve
+class BatchingModel(ServedModel):
+    """The baseline: decides for whole batches."""
 
-    class Batching(Replica):
-        def _first_answer(self) -> None:
-            spec, rows = self.engine.policy.spec, self.engine.rows
-            assert spec.halting is not None
-            rule = never_converging(spec.halting)
+    def __init__(self, name: str, policy: Policy, options: ServeOptions, prescribed: bool):
+        spec = policy.spec
+        assert spec.halting is not None
+        rule = never_converging(spec.halting) if prescribed else spec.halting
 
-            def decide(weights: Weights, inputs: list[Any], caps: Any) -> Any:
-                policy = make_policy(spec.definition, weights, rule, Packed())
-                output = policy(spec.to_observation(inputs), caps=caps)
-                assert output.loop is not None
-                return spec.outputs(output), output.loop.loops, output.loop.stop
+        def decide(weights: Weights, inputs: list[Any], caps: Any) -> Any:
+            act = make_policy(spec.definition, weights, rule, Packed())
+            output = act(spec.to_observation(inputs), caps=caps)
+            assert output.loop is not None
+            return spec.outputs(output), output.loop.loops, output.loop.stop
 
-            self.decide = jax.jit(decide)
-            super()._first_answer()
-            size = 1
-            while size <= rows.count:  # a program for each power of two
-                zeros = [np.zeros((size, *one.shape), one.dtype) for one in self.inputs.values()]
-                self._decide_batch([(row, 1) for row in zip(*zeros, strict=True)])
-                size *= 2
-            batching: Any = self.one
-            batching.set_max_batch_size(rows.count)
+        self._decide, self._waiting, self._due = jax.jit(decide), [], None
+        super().__init__(name, policy, options)
+        self._most = self.engine.rows.count
+        size = 1
+        while size <= self._most:  # a program for each power of two
+            zeros = [np.zeros((size, *one.shape), one.dtype) for one in self.inputs.values()]
+            self._decide_batch([(row, 1) for row in zip(*zeros, strict=True)])
+            size *= 2
 
-        async def _asked(self, question: InferRequest, limits: dict[str, Any]) -> list[Answer]:
-            cap, begin = limits["max_loops"] or self.engine.rows.max_loops, time.monotonic()
-            rows = zip(*question.inputs.values(), strict=True)
-            one: Any = self.one
-            found = await asyncio.gather(*(one((row, cap)) for row in rows))
-            return [
-                Answer(outputs=outputs, loops=loops, stop=reason, seconds=time.monotonic() - begin)
-                for outputs, loops, reason in found
-            ]
+    async def _ask(self, request: InferRequest, limits: dict[str, Any]) -> list[Answer]:
+        cap, loop = limits["max_loops"] or self.engine.rows.max_loops, asyncio.get_running_loop()
+        futures, began = [], time.monotonic()
+        for row in zip(*request.inputs.values(), strict=True):
+            futures.append(loop.create_future())
+            self._waiting.append(((row, cap), futures[-1]))
+        if self._due is None:
+            self._due = loop.create_task(self._work())
+        found = await asyncio.gather(*futures)
+        return [
+            Answer(outputs=outputs, loops=loops, stop=reason, seconds=time.monotonic() - began)
+            for outputs, loops, reason in found
+        ]
 
-        @serve.batch(max_batch_size=64, batch_wait_timeout_s=BATCH_WAIT)
-        async def one(self, requests: list[Any]) -> list[Any]:
-            return await asyncio.to_thread(self._decide_batch, requests)
+    async def _work(self) -> None:
+        """Decide for batches until nothing waits."""
+        while self._waiting:
+            if len(self._waiting) < self._most:
+                await asyncio.sleep(BATCH_WAIT)
+            batch, self._waiting = self._waiting[: self._most], self._waiting[self._most :]
+            decided = await asyncio.to_thread(self._decide_batch, [one for one, _ in batch])
+            for (_, future), result in zip(batch, decided, strict=True):
+                future.set_result(result)
+        self._due = None
 
-        def _decide_batch(self, requests: list[Any]) -> list[Any]:
-            padding = 2 ** (len(requests) - 1).bit_length() - len(requests)
-            inputs = [np.stack(values) for values in zip(*(row for row, _ in requests), strict=True)]
-            inputs = [np.concatenate([values, values[:1].repeat(padding, axis=0)]) for values in inputs]
-            caps = np.array([cap for _, cap in requests] + [1] * padding, np.int32)
-            outputs, loops, reason = jax.device_get(self.decide(self.engine.policy.weights, inputs, caps))
-            return [
-                ({name: values[n] for name, values in outputs.items()}, int(loops[n]), int(reason[n]))
-                for n in range(len(requests))
-            ]
-
-    return Batching
+    def _decide_batch(self, requests: list[Any]) -> list[Any]:
+        padding = 2 ** (len(requests) - 1).bit_length() - len(requests)
+        inputs = [np.stack(values) for values in zip(*(row for row, _ in requests), strict=True)]
+        inputs = [np.concatenate([values, values[:1].repeat(padding, axis=0)]) for values in inputs]
+        caps = np.array([cap for _, cap in requests] + [1] * padding, np.int32)
+        outputs, loops, reason = jax.device_get(self._decide(self.engine.policy.weights, inputs, caps))
+        return [
+            ({name: values[n] for name, values in outputs.items()}, int(loops[n]), int(reason[n]))
+            for n in range(len(requests))
+        ]
 
 
-def make_requests(policy: Policy, depths: np.ndarray) -> list[tuple[bytes, str]]:
-    """Return bodies of requests with prescribed depths, and the lengths of their headers."""
-    inputs, names, bodies = random_inputs(policy, len(depths)), list(policy.spec.inputs()), []
-    for row, depth in enumerate(depths):
-        values = [array[row : row + 1] for array in inputs]
-        header = {
+def serve_batches(folder: str, port: int, prescribed: bool) -> None:
+    """Run the server with the baseline, until it is terminated."""
+    import uvicorn
+
+    options = ServeOptions(port=port, max_waiting=4096)
+    models = {NAME: BatchingModel(NAME, policy_at(pathlib.Path(folder)), options, prescribed)}
+    app = make_app(models, options, Metrics())
+    settings: Any = {"http": "httptools", "loop": "uvloop", "lifespan": "off", "log_level": "error"}
+    uvicorn.run(app, port=port, timeout_graceful_shutdown=5, **settings)
+
+
+def make_requests(
+    names: Sequence[str], batches: Sequence[Sequence[np.ndarray]], depths: np.ndarray | None
+) -> list[tuple[bytes, str]]:
+    """Return bodies of requests, with prescribed depths if they are given, and the lengths of their
+    headers."""
+    bodies = []
+    for number, values in enumerate(batches):
+        header: dict[str, Any] = {
             "inputs": [
                 {
                     "name": name,
@@ -198,40 +230,90 @@ def make_requests(policy: Policy, depths: np.ndarray) -> list[tuple[bytes, str]]
                 for name, value in zip(names, values, strict=True)
             ],
             "outputs": [{"name": "action"}, {"name": "loops"}],
-            "parameters": {"max_loops": int(depth), "threshold": 0.0},
         }
+        if depths is not None:
+            header["parameters"] = {"max_loops": int(depths[number]), "threshold": 0.0}
         text = json.dumps(header).encode()
-        bodies.append((b"".join([text, *(value.tobytes() for value in values)]), str(len(text))))
+        bodies.append(
+            (b"".join([text, *(np.ascontiguousarray(v).tobytes() for v in values)]), str(len(text)))
+        )
     return bodies
 
 
-def compare_servers(folder: pathlib.Path | None, benchmark: ServingBenchmark) -> dict[str, Any]:
-    """Measure both servers.
+def compare_servers(
+    given: str | None, benchmark: ServingBenchmark, before: pathlib.Path | None
+) -> dict[str, Any]:
+    """Measure the servers.
 
     Args:
-      folder: of a policy. Default: the paper's net for Boxoban, with random weights.
+      given: name or folder of a policy, which decides about its own test levels. None: the paper's net for
+        Boxoban with random weights and prescribed depths.
       benchmark: the loads.
+      before: checkout of version 0.2.
     """
-    with tempfile.TemporaryDirectory() as temporary:
-        if folder is None:
-            folder = pathlib.Path(temporary)
+    with tempfile.TemporaryDirectory() as temporary, contextlib.ExitStack() as stack:
+        folder = pathlib.Path(temporary) if given is None else locate(given).resolve()
+        if given is None:
             save_paper_policy(folder)
         policy = policy_at(folder)
         if policy.halting is None:
             raise SystemExit(f"{policy.spec.arm} does not loop: all its decisions take equally long")
-        depths = np.minimum(DISTRIBUTIONS[benchmark.depths].draw(REQUESTS), policy.halting.max_loops)
-        report("starting both servers")
-        port = free_port()
-        settings = Serving(port=port, max_waiting=4096)
-        start(dict.fromkeys(SERVERS, str(folder)), settings, {"batches": batching_replica()})
-        try:
+        results: dict[str, Any] = {"task": policy.spec.task, "rows": benchmark.rows}
+        if given is None:
+            depths = np.minimum(DISTRIBUTIONS[benchmark.depths].draw(REQUESTS), policy.halting.max_loops)
+            inputs = random_inputs(policy, REQUESTS)
             report("the engine alone")
-            engine = compare_engine(policy, depths, benchmark.rounds)
-            bodies = make_requests(policy, depths)
-            loads = apply_loads(benchmark, f"http://127.0.0.1:{port}{MODELS}", bodies)
-        finally:
-            stop(SERVERS)
-    return {"task": policy.spec.task, "mean_loops": float(depths.mean()), "engine": engine, **loads}
+            results |= {"mean_loops": float(depths.mean())}
+            results["engine"] = compare_engine(policy, depths, benchmark.rounds)
+        else:
+            bank, depths = policy.levels, None
+            inputs = [planes_of(bank.cells(np.arange(REQUESTS)), policy.spec.observation.shape[-1])]
+        rows = [
+            [np.take(one, np.arange(n, n + benchmark.rows), axis=0, mode="wrap") for one in inputs]
+            for n in range(REQUESTS)
+        ]
+        bodies = make_requests(list(policy.spec.inputs()), rows, depths)
+        urls = start_servers(stack, str(folder), given is None, before)
+        return results | apply_loads(benchmark, urls, bodies)
+
+
+def start_servers(
+    stack: contextlib.ExitStack, folder: str, prescribed: bool, before: pathlib.Path | None
+) -> dict[str, str]:
+    """Start the servers as processes that end with the stack. Return the addresses of their models."""
+    command = [sys.executable, "-m", "looped_actor", "serve", folder, "--names", NAME, "--waiting", "4096"]
+    ports = {name: free_port() for name in ("slots", "batches", *(["before"] if before else []))}
+    commands = {
+        "slots": [*command, "--address", f"127.0.0.1:{ports['slots']}"],
+        "batches": [sys.executable, __file__, "--serve-batches", folder, str(ports["batches"])]
+        + (["--prescribed"] if prescribed else []),
+        "before": [*command, "--address", f"127.0.0.1:{ports.get('before')}"],
+    }
+    for name in ports:
+        report(f"starting {name}")
+        path = {"PYTHONPATH": str(before / "src")} if name == "before" and before else {}
+        process = subprocess.Popen(commands[name], stdout=subprocess.DEVNULL, env=os.environ | path)
+        stack.callback(_end, process)
+    urls = {name: f"http://127.0.0.1:{port}/v2/models/{NAME}" for name, port in ports.items()}
+    for url in urls.values():
+        _wait_until_ready(url)
+    return {name: f"{url}/infer" for name, url in urls.items()}
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.terminate()
+    with contextlib.suppress(subprocess.TimeoutExpired):
+        process.wait(60)
+    process.kill()
+
+
+def _wait_until_ready(url: str) -> None:
+    deadline = time.monotonic() + 300
+    while time.monotonic() < deadline:
+        with contextlib.suppress(OSError), urllib.request.urlopen(f"{url}/ready", timeout=5):
+            return
+        time.sleep(0.5)
+    raise SystemExit(f"{url} did not become ready in five minutes")
 
 
 def report(step: str) -> None:
@@ -246,31 +328,39 @@ def free_port() -> int:
         return probe.getsockname()[1]
 
 
-def apply_loads(benchmark: ServingBenchmark, url: str, bodies: Sequence[tuple[bytes, str]]) -> dict[str, Any]:
-    """Measure the throughput of both servers, and their latencies under equal loads."""
+def apply_loads(
+    benchmark: ServingBenchmark, urls: dict[str, str], bodies: Sequence[tuple[bytes, str]]
+) -> dict[str, Any]:
+    """Measure the throughput of the servers, and their latencies under equal loads."""
     with multiprocessing.get_context("spawn").Pool(1) as client:
 
         def load(server: str, rate: float | None) -> LoadResult:
-            return client.apply(_load, (f"{url}/{server}/infer", bodies, rate, benchmark.seconds))
+            return client.apply(_load, (urls[server], bodies, rate, benchmark.seconds))
 
-        throughput = dict.fromkeys(SERVERS, 0.0)
+        throughput = dict.fromkeys(urls, 0.0)
         for _ in range(benchmark.rounds):
-            for server in SERVERS:
+            for server in urls:
                 report(f"throughput of {server}")
                 throughput[server] = max(throughput[server], load(server, None).per_second)
         results: dict[str, Any] = {
             "saturation": throughput,
-            "throughput_ratio": throughput["slots"] / throughput["batches"],
+            "throughput_ratio": {
+                other: throughput["slots"] / throughput[other] for other in urls if other != "slots"
+            },
         }
         for share in benchmark.shares:
-            rate, loads = share * min(throughput.values()), {server: [] for server in SERVERS}
+            rate, loads = share * min(throughput.values()), {server: [] for server in urls}
             for _ in range(benchmark.rounds):
-                for server in SERVERS:
+                for server in urls:
                     report(f"{server} at {share:.0%}")
                     loads[server].append(load(server, rate))
             summaries = {server: _summarize(each) for server, each in loads.items()}
-            ratio = summaries["slots"]["p99"] / summaries["batches"]["p99"]
-            results[f"at_{share:.0%}"] = {"per_second": rate, **summaries, "p99_ratio": ratio}
+            ratios = {
+                other: summaries["slots"]["p99"] / summaries[other]["p99"]
+                for other in urls
+                if other != "slots"
+            }
+            results[f"at_{share:.0%}"] = {"per_second": rate, **summaries, "p99_ratio": ratios}
     return results
 
 
@@ -325,7 +415,7 @@ def draw(results: dict[str, Any], path: pathlib.Path) -> None:
     """Draw latency against load."""
     figure, ((axis,),) = new_axes(1, width=7, height=4)
     loads = [load for name, load in results.items() if name.startswith("at_")]
-    for server, colour in zip(SERVERS, ("#0b7285", "#e8590c"), strict=True):
+    for server, colour in zip(results["saturation"], ("#0b7285", "#e8590c", "#868e96"), strict=False):
         for quantile, style in (("p50", "-"), ("p99", "--")):
             rates = [load["per_second"] for load in loads]
             milliseconds = [1000 * load[server][quantile] for load in loads]
@@ -341,13 +431,21 @@ def draw(results: dict[str, Any], path: pathlib.Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--out", type=pathlib.Path, help="the record; its figure lies next to it")
-    parser.add_argument("--policy", type=pathlib.Path)
+    parser.add_argument("--policy", help="name or folder; default: the paper's net with random weights")
+    parser.add_argument("--before", type=pathlib.Path, help="checkout of version 0.2 to compare with")
+    parser.add_argument("--rows", type=int, default=1, help="observations per request")
     parser.add_argument("--seconds", type=float, default=8)
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--depths", choices=list(DISTRIBUTIONS), default="boxoban")
+    parser.add_argument("--serve-batches", nargs=2, metavar=("FOLDER", "PORT"), help=argparse.SUPPRESS)
+    parser.add_argument("--prescribed", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    benchmark = ServingBenchmark(options.seconds, options.rounds, options.depths)
-    results = compare_servers(options.policy, benchmark)
+    if options.serve_batches is not None:
+        folder, port = options.serve_batches
+        serve_batches(folder, int(port), options.prescribed)
+        return
+    benchmark = ServingBenchmark(options.seconds, options.rounds, options.depths, rows=options.rows)
+    results = compare_servers(options.policy, benchmark, options.before)
     write_record(options.out, results)
     if options.out is not None:
         draw(results, options.out)

@@ -185,21 +185,21 @@ def measure_memory(pids: list[int]) -> float:
     return pages * 4096 / 2**20
 
 
-def find_processes() -> list[int]:
-    """Return the processes of Ray Serve's proxy and replicas, by their titles."""
+def find_processes(server: int) -> list[int]:
+    """Return the replicas of a server."""
     found = []
-    for path in pathlib.Path("/proc").glob("[0-9]*/cmdline"):
-        words = path.read_bytes()
-        if words.startswith(b"ray::ServeReplica") or words.startswith(b"ray::ProxyActor"):
+    for path in pathlib.Path("/proc").glob("[0-9]*/stat"):
+        parent = int(path.read_text().rpartition(") ")[2].split()[1])
+        if parent == server and b"spawn_main" in (path.parent / "cmdline").read_bytes():
             found.append(int(path.parent.name))
-    return found
+    return sorted(found)
 
 
-async def disturb(url: str, options: argparse.Namespace) -> dict[str, Any]:
+async def disturb(url: str, server: int, options: argparse.Namespace) -> dict[str, Any]:
     """Send all kinds of requests to a server, and return the measurements."""
     connector, patient = aiohttp.TCPConnector(limit=0), aiohttp.ClientTimeout(total=300)
     async with aiohttp.ClientSession(url, connector=connector, timeout=patient) as session:
-        pids = find_processes()
+        pids = find_processes(server)
         await wait_until_idle(session)
         answers = await check_answers(session, options.requests)
         throughput = await measure_throughput(session, 10)
@@ -219,7 +219,7 @@ async def disturb(url: str, options: argparse.Namespace) -> dict[str, Any]:
             },
             "saturation": throughput,
             "overload": overloaded,
-            "processes_the_same": pids == find_processes(),
+            "processes_the_same": pids == find_processes(server),
         }
 
 
@@ -241,7 +241,7 @@ def main() -> None:
     assert process.stdout is not None
     try:
         process.stdout.readline()
-        results = asyncio.run(disturb(f"http://{address}", options))
+        results = asyncio.run(disturb(f"http://{address}", process.pid, options))
     finally:
         process.send_signal(signal.SIGTERM)
         process.wait(120)

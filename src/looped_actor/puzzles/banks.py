@@ -85,6 +85,10 @@ class LevelBank:
     def __len__(self) -> int:
         return self.info.count
 
+    def __repr__(self) -> str:
+        info = self.info
+        return f"LevelBank({self.name!r}, {info.count} levels of {info.game}, {info.height}x{info.width})"
+
     @property
     def game(self) -> Game:
         """The game of its levels."""

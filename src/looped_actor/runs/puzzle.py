@@ -123,7 +123,8 @@ class PuzzleRun(Run):
         return PPO(config.algorithm, **options)
 
     def make_env(self, policy: Policy, **options: Any) -> PuzzleGym:
-        return PuzzleGym(find_test_levels(policy), **({"time_limit": self.config.time_limit} | options))
+        chosen: Any = {"time_limit": self.config.time_limit} | options
+        return PuzzleGym(find_test_levels(policy), **chosen)
 
     def find_levels(self, policy: Policy) -> LevelBank:
         return find_test_levels(policy)
