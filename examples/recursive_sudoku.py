@@ -4,8 +4,8 @@ python examples/recursive_sudoku.py                  # about ten minutes on two 
 python examples/recursive_sudoku.py --minutes 1      # a quick look
 
 `run_loop` needs two functions: `step`, one loop of the model, and `readout`, the distribution by which it
-halts. Training uses `Packed`, which sorts a batch by depth; evaluation uses `Streaming`, in which puzzles that
-have converged leave the batch early. The same weights then run at a fixed depth, for comparison.
+halts. Training uses `Packed`, which sorts a batch by depth; evaluation uses `Streaming`, in which puzzles
+that have converged leave the batch early. The same weights then run at a fixed depth, for comparison.
 """
 
 import argparse
@@ -214,9 +214,8 @@ def train(
         if number % 200 == 0:
             value, loops, solved = map(float, facts)
             passed = (time.monotonic() - begin) / 60
-            print(
-                f"{passed:4.1f} min  update {number}  loss {value:.3f}  solved {solved:.0%}  loops {loops:.1f}"
-            )
+            facts = f"loss {value:.3f}  solved {solved:.0%}  loops {loops:.1f}"
+            print(f"{passed:4.1f} min  update {number}  {facts}")
     return weights
 
 
@@ -262,9 +261,8 @@ def evaluate(weights: dict[str, jax.Array], puzzles: np.ndarray, solutions: np.n
             for difficulty in np.unique(rounds):
                 rows = rounds == difficulty
                 label = "needs more than single options" if difficulty == 9 else f"{difficulty} rounds"
-                print(
-                    f"  {label}: {rows.sum()} puzzles, solved {solved[rows].mean():.0%}, loops {loops[rows].mean():.1f}"
-                )
+                facts = f"solved {solved[rows].mean():.0%}, loops {loops[rows].mean():.1f}"
+                print(f"  {label}: {rows.sum()} puzzles, {facts}")
     adaptive, fixed = seconds.values()
     print(f"time relative to the fixed depth: {adaptive / fixed:.2f}")
 
