@@ -31,7 +31,7 @@ def test_boards_and_rewards(boxoban_levels):
         agent_location=jnp.asarray(player, jnp.int32),
         step_count=jnp.zeros(count, jnp.int32),
     )
-    our_state = jax.vmap(ours.start)(jnp.arange(count))
+    our_state = jax.vmap(ours.reset_to)(jnp.arange(count))
 
     @jax.jit
     def play(our_state, their_state, actions):

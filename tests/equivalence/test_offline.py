@@ -93,7 +93,9 @@ def test_training_from_disk_is_training_from_the_devices(x64):
         other, second = on_disk.iterate(other)
         assert_close(first, second)
     prefetched = on_disk._host_batches._prefetched
-    assert list(prefetched) == [3], "only the batches of the next iteration are prefetched"
+    assert [iteration for _, iteration in prefetched] == [3], (
+        "only the batches of the next iteration are prefetched"
+    )
     assert_close(one, other)
     one, _ = on_device.iterate(one)
     prefetched.clear()  # as after resuming

@@ -233,8 +233,8 @@ def with_hidden_width(config):
     return replace(config, arm=replace(config.arm, core=replace(core, hidden=core.hidden_width)))
 
 
-MARCH = {"total_steps": 512, "evaluate_every": 3}
-NOVEMBER = {"total_steps": 512, "levels__train_count": 40}
+MARCH = {"slots": None, "total_steps": 512, "evaluate_every": 3}
+NOVEMBER = {"slots": None, "total_steps": 512, "levels__train_count": 40}
 """Sizes of the golden runs, by the time at which they were made."""
 CARRIED = {**NOVEMBER, "arm__carry_latent": True}
 
