@@ -23,6 +23,7 @@ import jax
 import numpy as np
 import pytest
 import tritonclient.http as triton
+from starlette.testclient import TestClient
 from test_commands import COMMAND, ROOT, UNOPTIMISED, command, run
 
 import looped_actor
@@ -33,6 +34,8 @@ from looped_actor.runs.config import read_config
 from looped_actor.runs.custom import read_code
 from looped_actor.runs.registry import run_of
 from looped_actor.runs.run import CustomCode
+from looped_actor.serving.app import Admission, make_app
+from looped_actor.serving.metrics import Metrics
 from looped_actor.serving.model import ServedModel
 from looped_actor.serving.options import ServeOptions
 from looped_actor.serving.protocol import ProtocolError
@@ -407,6 +410,75 @@ def find_replicas(process):
         if parent == process.pid and b"spawn_main" in command_line:
             found.append(int(path.parent.name))
     return found
+
+
+@thorough
+def test_ray_serve_runs_the_same_application(policy, boards):
+    """In a local cluster, which requires a token of its own and ends with this test."""
+    from ray import serve
+
+    from looped_actor.serving.ray_app import app
+    from looped_actor.utils.processes import join_ray
+
+    ray, address = join_ray("local"), f"127.0.0.1:{free_port()}"
+    try:
+        host, port = address.split(":")
+        serve.start(http_options={"host": host, "port": int(port)})
+        serve.run(app({"policy": RUSH_HOUR, "name": "rush"}), name="rush", route_prefix="/")
+        data = {"name": "observation", "shape": [1, 5, 5, 7], "datatype": "UINT8", "data": boards[0].tolist()}
+        body = json.dumps({"inputs": [data]}).encode()
+        status, _, response = fetch(address, "/v2/models/rush/infer", body)
+        outputs = {one["name"]: one["data"] for one in response["outputs"]}
+        assert (status, outputs["action"]) == (200, [policy.act(boards[0]).action])
+        assert fetch(address, "/nothing")[0] == 404
+    finally:
+        serve.shutdown()
+        ray.shutdown()
+
+
+def test_metrics_and_description(policy):
+    """The counters of Prometheus, and a description that names every path."""
+    model = ServedModel("rush", policy, ServeOptions(), metrics := Metrics())
+    client = TestClient(make_app({"rush": model}, ServeOptions(), metrics))
+    zeros = {"name": "observation", "shape": [2, 5, 5, 7], "datatype": "UINT8", "data": [0] * 350}
+    assert client.post("/v2/models/rush/infer", json={"inputs": [zeros]}).status_code == 200
+    assert 'looped_actor_decisions_total{model="rush"} 2.0' in client.get("/metrics").text
+    paths = client.get("/openapi.json").json()["paths"]
+    assert {"/v2", "/metrics", "/v2/models/rush", "/v2/models/rush/infer"} <= paths.keys()
+    model.close()
+
+
+@pytest.mark.parametrize("token", ["", "secret"])
+def test_more_requests_than_fit_are_refused_before_their_body_is_read(token):
+    async def check():
+        release = asyncio.Event()
+
+        async def slow(scope, receive, send):
+            await release.wait()
+
+        async def request(**headers):
+            sent = []
+
+            async def send(message):
+                sent.append(message)
+
+            raw = [(name.encode(), value.encode()) for name, value in headers.items()]
+            scope = {"type": "http", "method": "POST", "path": "/v2/models/any/infer", "headers": raw}
+            await admission(scope, None, send)
+            return sent[0]["status"] if sent else None
+
+        admission = Admission(slow, ServeOptions(max_waiting=1, token=token))
+        right = {"authorization": f"Bearer {token}"} if token else {}
+        if token:
+            assert [await request(), await request(authorization="Bearer other")] == [401, 401]
+        held = [asyncio.create_task(request(**right)) for _ in range(66)]  # twice the queue, and 64
+        await asyncio.sleep(0)
+        assert await request(**right) == 503
+        release.set()
+        assert await asyncio.gather(*held) == [None] * 66
+        assert await request(**right) is None
+
+    asyncio.run(check())
 
 
 @pytest.mark.parametrize(

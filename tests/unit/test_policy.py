@@ -341,3 +341,20 @@ def test_a_carry_is_that_of_the_same_episodes(policy):
         carried.act(boards(4), carry=policy.act(boards(4)).carry).loops, first.loops
     )
     assert policy.act(boards(4)).carry.is_empty
+
+
+def test_a_policy_makes_its_environment_and_knows_its_levels():
+    policy = looped_actor.load_policy("rush-hour-micro")
+    env = policy.make_env()
+    assert env.levels.info.checksum == policy.levels.info.checksum
+    assert (len(policy.levels), env.time_limit) == (1000, policy.config.time_limit)
+    observation, _ = env.reset(options={"level": 14})
+    assert observation.shape == BOARD
+    assert policy.make_env(time_limit=3).time_limit == 3
+    assert repr(policy.levels).endswith("1000 levels of rush-hour, 5x5)")
+
+
+def test_a_policy_without_levels_says_so(tmp_path):
+    run = run_of(preset("cube-double", "micro"))
+    with pytest.raises(ValueError, match="cube-double is not played on levels"):
+        Policy(run.spec, run.spec.weights_like).levels  # noqa: B018

@@ -37,14 +37,11 @@ def app(arguments: dict[str, str]) -> Any:
         single = dataclasses.replace(options, replicas=1)
         return make_app({name: ServedModel(name, loaded, single, metrics)}, single, metrics)
 
-    @serve.deployment(
+    deployment: Any = serve.deployment(
+        serve.ingress(build)(),
         name="looped-actor",
         num_replicas=options.replicas,
         max_ongoing_requests=2 * options.max_waiting + 64,
         ray_actor_options={"num_gpus": accelerators},
     )
-    @serve.ingress(build)
-    class Application:
-        pass
-
-    return Application.bind()
+    return deployment.bind()
