@@ -122,9 +122,9 @@ class Cells(NamedTuple):
         """Return the most probable digit of each cell, shape [B, 36]."""
         return self.each.mode() + 1
 
-    def log_prob(self, board: jax.Array) -> jax.Array:
+    def log_prob(self, action: jax.Array) -> jax.Array:
         """Return the log-probability of a board, shape [B]."""
-        return self.each.log_prob(board - 1).sum(axis=-1)
+        return self.each.log_prob(action - 1).sum(axis=-1)
 
     def entropy(self) -> jax.Array:
         """Return the sum of the entropies of all cells, shape [B]."""
@@ -271,15 +271,17 @@ def main() -> None:
     """Make puzzles, train, evaluate."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
     parser.add_argument("--minutes", type=float, default=8.0, help="time of training")
-    parser.add_argument("--puzzles", type=int, default=3000)
+    parser.add_argument("--puzzles", type=int, default=3000, help="training puzzles")
+    parser.add_argument("--test", type=int, default=1000, help="test puzzles")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
-    print(f"making {options.puzzles + 1000} puzzles ...")
-    puzzles = make_puzzles(options.puzzles + 1000, rng)
+    print(f"making {options.puzzles + options.test} puzzles ...")
+    puzzles = make_puzzles(options.puzzles + options.test, rng)
     solutions = np.stack([find_solutions(puzzle, 1)[0] for puzzle in puzzles])
-    weights = train(puzzles[1000:], solutions[1000:], options.minutes, options.seed, HALTING)
-    evaluate(weights, puzzles[:1000], solutions[:1000])
+    kept, test = slice(options.test, None), slice(options.test)
+    weights = train(puzzles[kept], solutions[kept], options.minutes, options.seed, HALTING)
+    evaluate(weights, puzzles[test], solutions[test])
 
 
 if __name__ == "__main__":

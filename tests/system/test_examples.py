@@ -35,6 +35,16 @@ def test_custom_training_loop():
     assert losses[-1] < 0.4
 
 
+def test_recursive_sudoku():
+    """A few seconds of training solve some puzzles; what it prints about time is not checked here."""
+    example = ROOT / "examples" / "recursive_sudoku.py"
+    done = run(sys.executable, str(example), "--minutes", "0.1", "--puzzles", "60", "--test", "40")
+    assert done.returncode == 0, done.stderr
+    adaptive, fixed = numbers(done.stdout, "solved")[:2], numbers(done.stdout, "always 16 loops: solved")
+    assert adaptive[0] >= fixed[0] - 5
+    assert "time relative to the fixed depth" in done.stdout
+
+
 def shorten(name, folder, steps):
     """Write a copy of an example that trains for fewer steps and saves more often; return its path."""
     code = (ROOT / "examples" / name).read_text()

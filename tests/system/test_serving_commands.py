@@ -162,7 +162,7 @@ INVALID = [
     ("/v2/models/rush/infer", b"{", 400, "the request is not JSON"),
     ("/v2/models/rush/infer", b"{}", 400, "inputs must be a list"),
     ("/v2/models/rush/infer", None, 405, "accepts POST"),
-    ("/v2/models/rush/ready", b"", 405, "accepts HEAD, GET"),
+    ("/v2/models/rush/ready", b"", 405, "accepts GET, HEAD"),
     (
         "/v2/models/rush/other",
         None,

@@ -34,8 +34,12 @@ def test_declared_dependencies_are_the_imported_ones():
     names = {name for path in FILES for name in imported(path)} - {"looped_actor", *sys.stdlib_module_names}
     of_module = importlib.metadata.packages_distributions()
     used = {of_module[name][0].lower().replace("_", "-") for name in names}
-    needed_by_jax = {"flatbuffers"}  # by `jax.export`, which does not declare it
-    assert used == {name.replace("_", "-") for name in declared | optional} - needed_by_jax
+    undeclared = {
+        "flatbuffers",
+        "httptools",
+        "uvloop",
+    }  # used by `jax.export` and uvicorn
+    assert used == {name.replace("_", "-") for name in declared | optional} - undeclared
     assert set(extras) == {
         "cuda13",
         "tpu",

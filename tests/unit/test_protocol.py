@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from looped_actor.serving.options import ServeOptions
 from looped_actor.serving.protocol import (
     HEADER_LENGTH,
     ProtocolError,
@@ -16,7 +17,6 @@ from looped_actor.serving.protocol import (
     parse_request,
     tensors,
 )
-from looped_actor.serving.server import Serving
 
 INPUTS = {
     "state": jax.ShapeDtypeStruct((2, 3), np.dtype("uint8")),
@@ -171,6 +171,6 @@ def test_parameters_are_numbers():
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.7", "example.org"])
 def test_nobody_else_is_let_in_without_a_token(host):
     with pytest.raises(ValueError, match="LOOPED_ACTOR_TOKEN"):
-        Serving(host=host)
-    assert Serving(host=host, token="secret").host == host
-    assert {Serving(host=one).token for one in ("127.0.0.1", "::1", "localhost")} == {""}
+        ServeOptions(host=host)
+    assert ServeOptions(host=host, token="secret").host == host
+    assert {ServeOptions(host=one).token for one in ("127.0.0.1", "::1", "localhost")} == {""}

@@ -90,7 +90,7 @@ def make_app(models: Mapping[str, ServedModel], options: ServeOptions, metrics: 
         assert isinstance(error, HTTPException)
         path = shown(request.url.path)
         if error.status_code == 405:
-            allowed = (error.headers or {}).get("Allow", "")
+            allowed = ", ".join(sorted((error.headers or {}).get("Allow", "").split(", ")))
             return respond({"error": f"{path} accepts {allowed}"}, 405, {"Allow": allowed})
         return respond({"error": f"there is nothing at {path}; models are {list(models)}"}, error.status_code)
 
