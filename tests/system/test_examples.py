@@ -180,9 +180,8 @@ def test_custom_gymnasium_environment(tmp_path, size, monkeypatch, capsys):
 
 
 @pytest.mark.parametrize("path", EXAMPLES, ids=lambda path: path.name)
-def test_examples_are_short_and_tested(path):
+def test_examples_are_tested(path):
     assert callable(globals()[f"test_{path.stem}"])
-    assert len(path.read_text().splitlines()) <= 80
 
 
 QUICKER = {"count=300": "count=24", "count=100": "count=8", "(2, 4, 8, 16, 32)": "()", "range(6)": "range(2)"}
