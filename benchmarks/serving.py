@@ -8,7 +8,8 @@ python benchmarks/serving.py --policy rush-hour-micro --rows 64 --out results/se
 gathers requests for at most 5 ms and answers a batch when its deepest decision has stopped. `before`, with
 --before, is the server of version 0.2 (Ray Serve) in another checkout. All get the same requests in turns,
 from a client process on the same cores. At a given load requests arrive at random times, whatever was
-answered by then (an open loop), and a latency counts from the moment at which a request was due."""
+answered by then (an open loop), and a latency counts from the moment at which a request was due.
+"""
 
 import argparse
 import asyncio

@@ -38,6 +38,11 @@ UNITS = make_units()
 PEERS = UNITS.sum(axis=0) > 0
 
 
+def list_options(board: np.ndarray, cells: np.ndarray) -> list[set[int]]:
+    """Return the digits that no peer of a cell has, for each of some cells."""
+    return [set(range(1, SIDE + 1)) - set(board[PEERS[cell]]) for cell in cells]
+
+
 def find_solutions(board: np.ndarray, most: int) -> list[np.ndarray]:
     """Return up to `most` solutions of a board, in which 0 is an empty cell."""
     found, board = [], board.copy()
@@ -47,7 +52,7 @@ def find_solutions(board: np.ndarray, most: int) -> list[np.ndarray]:
         if len(empty) == 0:
             found.append(board.copy())
             return
-        options = [set(range(1, SIDE + 1)) - set(board[PEERS[cell]]) for cell in empty]
+        options = list_options(board, empty)
         number = min(range(len(empty)), key=lambda n: len(options[n]))
         for digit in options[number]:
             board[empty[number]] = digit
@@ -99,7 +104,7 @@ def count_rounds(puzzle: np.ndarray) -> int:
         empty = np.flatnonzero(board == 0)
         if len(empty) == 0:
             return rounds
-        options = [set(range(1, SIDE + 1)) - set(board[PEERS[cell]]) for cell in empty]
+        options = list_options(board, empty)
         forced = [(cell, *one) for cell, one in zip(empty, options, strict=True) if len(one) == 1]
         if not forced:
             return 9
@@ -246,15 +251,15 @@ def evaluate(weights: dict[str, jax.Array], puzzles: np.ndarray, solutions: np.n
         f"always {HALTING.max_loops} loops": FixedLoops(HALTING.max_loops),
     }
     solvers = {name: jax.jit(partial(solve, halting=rule)) for name, rule in rules.items()}
-    seconds = dict.fromkeys(solvers, np.inf)
+    seconds, results = dict.fromkeys(solvers, np.inf), {}
     for turn in range(6):  # in turns; the first compiles
         for name, solver in solvers.items():
             begin = time.perf_counter()
-            jax.block_until_ready(solver(weights, x))
+            results[name] = jax.block_until_ready(solver(weights, x))
             if turn:
                 seconds[name] = min(seconds[name], time.perf_counter() - begin)
-    for name, solver in solvers.items():
-        board, loops = jax.device_get(solver(weights, x))
+    for name, result in results.items():
+        board, loops = jax.device_get(result)
         solved = (board == solutions).all(axis=-1)
         print(f"{name}: solved {solved.mean():.1%}, loops {loops.mean():.2f}, {seconds[name]:.3f} s")
         if name == "until it converges":

@@ -1,6 +1,7 @@
 """What several tests need."""
 
 import os
+from dataclasses import replace
 
 import jax
 import numpy as np
@@ -33,3 +34,11 @@ def evaluated(folder, checkpoint=None, **options):
     from looped_actor.training.sharding import all_devices
 
     return evaluate_policy(policy_at(folder, checkpoint), EvaluationOptions(**options), all_devices(1))
+
+
+def with_hidden_width(config):
+    """The configuration with the hidden width of its core as a number, as version 0.2 had it by a rule."""
+    core = getattr(config.arm, "core", None)
+    if core is None:
+        return config
+    return replace(config, arm=replace(config.arm, core=replace(core, hidden=core.hidden_width)))

@@ -11,6 +11,7 @@ from typing import get_args
 import jax.numpy as jnp
 import pytest
 
+from helpers import with_hidden_width
 from looped_actor import CustomConfig
 from looped_actor.algorithms import RECIPES, ImitationConfig, PPOConfig
 from looped_actor.loop import FixedLoops, Packed, PolicyKL, Streaming
@@ -223,14 +224,6 @@ def written_by_0_2(name, changes=()):
         *outer, last = path.split(".")
         functools.reduce(dict.__getitem__, outer, data)[last] = value
     return data
-
-
-def with_hidden_width(config):
-    """The configuration with the hidden width of its core as a number, as version 0.2 had it by a rule."""
-    core = getattr(config.arm, "core", None)
-    if core is None:
-        return config
-    return replace(config, arm=replace(config.arm, core=replace(core, hidden=core.hidden_width)))
 
 
 MARCH = {"slots": None, "total_steps": 512, "evaluate_every": 3}

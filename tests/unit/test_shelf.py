@@ -16,6 +16,7 @@ import pytest
 import yaml
 
 import looped_actor
+from helpers import with_hidden_width
 from looped_actor.cli.shared import changes_of
 from looped_actor.policy.card import CARD_FILE, KEY, read_card, write_card
 from looped_actor.policy.export import make_card
@@ -36,12 +37,6 @@ def test_what_comes_with_the_package_does_what_its_card_says(name):
     facts = looped_actor.evaluate(policy, count=60)
     assert facts["levels"] == 60
     assert abs(facts["success"] - card.success) < 0.2  # three deviations of sixty at the least sure
-
-
-def with_hidden_width(config):
-    """The configuration with the hidden width of its core as a number, as version 0.2 had it by a rule."""
-    core = dataclasses.replace(config.arm.core, hidden=config.arm.core.hidden_width)
-    return dataclasses.replace(config, arm=dataclasses.replace(config.arm, core=core))
 
 
 @pytest.mark.parametrize("name", pretrained_names())

@@ -17,7 +17,7 @@ from looped_actor.utils.trees import all_finite, choose
 MIN_STD = 1e-3
 """Floor of the standard deviation, for features that (almost) never change."""
 MIN_CELL_STD = 1e-6
-"""Floor of the statistics of single cells, as in the authors' code."""
+"""Floor of the standard deviation of single cells, as in the authors' code."""
 
 
 class RunningStatistics(NamedTuple):

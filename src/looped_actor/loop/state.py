@@ -42,7 +42,7 @@ class LoopResult(NamedTuple):
     executed: Int[Array, ""]
     """Loops that the hardware computed for the whole batch; `loops.sum()` of them were needed."""
     executed_back: Int[Array, ""]
-    """Peak memory of its gradient, if one is taken."""
+    """Loops that the hardware computed for its gradient, if one is taken."""
     latents: Float[Array, "l b ..."] | None = None
     """On request, the latent after every loop up to the cap, constant once an example stopped."""
 

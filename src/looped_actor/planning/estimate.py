@@ -35,9 +35,9 @@ VALUE_PASSES, CRITIC_PASSES = 4, 6
 """Forward passes of GCIQL's value and critics in an update: gradients, next states, targets, gradient of the
 actor."""
 CRITICS_ALONE_PASSES = 4
-"""Counts of the critics, if no actor learns."""
+"""Forward passes of value and critics in an update, if no actor learns."""
 GIVEN_CRITICS_PASSES = 3
-"""Counts of given critics, through which only the gradient of the actor passes."""
+"""Forward passes of given critics, through which only the gradient of the actor passes."""
 
 CRITIC_SCALARS = 18
 """Scalars that value and critics need for each hidden unit and example: fitted to XLA's plans for CPUs, which

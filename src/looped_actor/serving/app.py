@@ -108,7 +108,7 @@ class Admission:
 
     def __init__(self, app: Any, options: ServeOptions):
         self._app, self._token = app, f"Bearer {options.token}".encode() if options.token else b""
-        self._limit, self._open = 2 * options.max_waiting + 64, 0
+        self._limit, self._open = options.max_open, 0
 
     async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
         """Handle a connection of ASGI."""

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest, multiprocess
 
 from looped_actor.serving.engine import Answer, Engine
+from looped_actor.serving.options import METRICS_FOLDER
 
-MULTIPROCESS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
-"""Environment variable with the folder in which processes share their counters."""
 LOOP_BUCKETS = [2.0**n for n in range(8)]
 SECOND_BUCKETS = [0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0]
 
@@ -40,7 +39,7 @@ class Metrics:
 
     def text(self) -> bytes:
         """Return the metrics of all processes in the text format of Prometheus."""
-        if not os.environ.get(MULTIPROCESS_FOLDER):
+        if not os.environ.get(METRICS_FOLDER):
             return generate_latest(self._registry)
         registry = CollectorRegistry()
         multiprocess.MultiProcessCollector(registry)

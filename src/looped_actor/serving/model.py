@@ -162,7 +162,8 @@ class _Bridge:
     """Passes results of the engine's thread to the event loop, all of a tick at once.
 
     `asyncio.wrap_future` wakes the event loop for each future, which costs more than a small policy's
-    decision."""
+    decision.
+    """
 
     def __init__(self) -> None:
         self._done: deque[tuple[asyncio.Future, Future]] = deque()

@@ -1,5 +1,6 @@
 """The OpenAPI description of a server."""
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
@@ -87,9 +88,7 @@ def _input(name: str, one: Any, max_rows: int) -> dict[str, Any]:
     """Return the schema of an input with its data as a flat list."""
     low, high = (0, 1) if one.dtype.kind in "bu" else (-100, 100)
     value = {"type": "integer" if one.dtype.kind in "biu" else "number", "minimum": low, "maximum": high}
-    size = 1
-    for side in one.shape:
-        size *= side
+    size = math.prod(one.shape)
     return {
         "type": "object",
         "required": ["name", "datatype", "shape", "data"],

@@ -12,6 +12,8 @@ from looped_actor.utils.errors import UserError
 
 TOKEN = "LOOPED_ACTOR_TOKEN"
 """Environment variable with the bearer token that clients need."""
+METRICS_FOLDER = "PROMETHEUS_MULTIPROC_DIR"
+"""Environment variable with the folder of shared counters. prometheus_client reads it when it is imported."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,11 @@ class ServeOptions:
                 f"{self.host} can be reached by other machines: put a token into the environment variable "
                 f"{TOKEN}, or serve on 127.0.0.1"
             )
+
+    @property
+    def max_open(self) -> int:
+        """Maximum number of open requests of a replica; others are refused before their body is read."""
+        return 2 * self.max_waiting + 64
 
     @property
     def custom_code(self) -> CustomCode | None:

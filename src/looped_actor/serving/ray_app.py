@@ -3,7 +3,6 @@
 serve run looped_actor.serving.ray_app:app policy=rush-hour-micro replicas=2
 """
 
-import dataclasses
 from typing import Any
 
 from looped_actor.serving.app import make_app
@@ -34,14 +33,13 @@ def app(arguments: dict[str, str]) -> Any:
     def build() -> Any:
         metrics = Metrics()
         (loaded,) = load_policies({name: policy}, options).values()
-        single = dataclasses.replace(options, replicas=1)
-        return make_app({name: ServedModel(name, loaded, single, metrics)}, single, metrics)
+        return make_app({name: ServedModel(name, loaded, options, metrics)}, options, metrics)
 
     deployment: Any = serve.deployment(
         serve.ingress(build)(),
         name="looped-actor",
         num_replicas=options.replicas,
-        max_ongoing_requests=2 * options.max_waiting + 64,
+        max_ongoing_requests=options.max_open,
         ray_actor_options={"num_gpus": accelerators},
     )
     return deployment.bind()

@@ -14,7 +14,6 @@ import queue
 import re
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -22,7 +21,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from looped_actor.policy.policy import Policy
-from looped_actor.serving.options import ServeOptions
+from looped_actor.serving.options import METRICS_FOLDER, ServeOptions
 from looped_actor.utils.checks import shown
 from looped_actor.utils.errors import UserError
 from looped_actor.utils.processes import (
@@ -231,7 +230,7 @@ def _run_replica(
     """Serve until SIGTERM; runs in a process of its own."""
     end_with_parent()
     select_device(*device)
-    os.environ["PROMETHEUS_MULTIPROC_DIR"] = metrics_folder  # read when prometheus_client is imported
+    os.environ[METRICS_FOLDER] = metrics_folder  # before prometheus_client is imported
     import uvicorn
 
     from looped_actor.serving.app import make_app
@@ -302,4 +301,3 @@ def _run_replica(
         runner.run(serve())
     for model in models.values():
         model.close()
-    sys.stdout.flush()

@@ -308,7 +308,7 @@ def join_ray(address: str = "local", workers: int | None = None) -> Any:
     try:
         import ray
     except ImportError:
-        raise UserError("Ray is not installed: pip install 'looped-actor[ray]', or [serve]") from None
+        raise UserError("Ray is not installed: pip install 'looped-actor[ray]'") from None
     options: dict[str, Any] = {"log_to_driver": False, "logging_level": "error", "address": address}
     if address == "local":
         if tuple(map(int, ray.__version__.split(".")[:2])) < (2, 60):  # the first that asks for a token
